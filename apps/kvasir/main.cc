@@ -1,0 +1,2 @@
+// The front door: one subcommand per file.
+int main() { return 0; }

@@ -1,0 +1,125 @@
+#include "base/env.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace kvasir {
+namespace {
+
+Error io_error(const std::string& path, const char* action) {
+  const int code = errno;
+  return Error{code == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+               fmt::format("{}: cannot {}; {}", path, action, std::strerror(code))};
+}
+
+/// Closes on destruction; `release` gives the descriptor up.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+class PosixMapping final : public FileMapping {
+ public:
+  PosixMapping(void* address, std::size_t size) : address_(address), size_(size) {}
+  ~PosixMapping() override {
+    if (address_ != nullptr) ::munmap(address_, size_);
+  }
+  std::span<const std::uint8_t> bytes() const override {
+    return {static_cast<const std::uint8_t*>(address_), size_};
+  }
+  void drop(std::uint64_t offset, std::uint64_t size) override {
+    const std::uint64_t page = 4096;
+    const std::uint64_t begin = (offset + page - 1) / page * page;
+    const std::uint64_t end = std::min<std::uint64_t>(offset + size, size_) / page * page;
+    if (address_ == nullptr || begin >= end) return;
+    (void)::madvise(static_cast<std::uint8_t*>(address_) + begin, end - begin, MADV_DONTNEED);
+  }
+
+ private:
+  void* address_;
+  std::size_t size_;
+};
+
+class PosixEnv final : public Env {
+ public:
+  Result<std::unique_ptr<FileMapping>> map_file(const std::string& path) override {
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) return io_error(path, "open");
+    struct stat info {};
+    if (::fstat(fd.get(), &info) != 0) return io_error(path, "stat");
+    if (!S_ISREG(info.st_mode)) {
+      return Error{ErrorCode::kIo, fmt::format("{}: cannot map; not a regular file", path)};
+    }
+    const auto size = static_cast<std::size_t>(info.st_size);
+    void* address = nullptr;
+    if (size > 0) {
+      address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+      if (address == MAP_FAILED) return io_error(path, "map");
+    }
+    return std::unique_ptr<FileMapping>(std::make_unique<PosixMapping>(address, size));
+  }
+
+  Result<std::string> read_file(const std::string& path, std::uint64_t max_bytes) override {
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) return io_error(path, "open");
+    std::string content;
+    char buffer[1 << 16];
+    while (true) {
+      const ssize_t n_read = ::read(fd.get(), buffer, sizeof(buffer));
+      if (n_read < 0 && errno == EINTR) continue;
+      if (n_read < 0) return io_error(path, "read");
+      if (n_read == 0) return content;
+      content.append(buffer, static_cast<std::size_t>(n_read));
+      if (content.size() > max_bytes) {
+        return Error{ErrorCode::kExhausted,
+                     fmt::format("{}: file too large; want at most {} B", path, max_bytes)};
+      }
+    }
+  }
+
+  Status write_file_atomic(const std::string& path, std::span<const std::uint8_t> bytes) override {
+    std::string temporary = path + ".tmp-XXXXXX";
+    const Fd fd(::mkstemp(temporary.data()));
+    if (!fd.valid()) return io_error(path, "create a temporary file beside it");
+    const auto fail = [&](const char* action) {
+      Error error = io_error(path, action);
+      ::unlink(temporary.c_str());
+      return error;
+    };
+    std::size_t n_written = 0;
+    while (n_written < bytes.size()) {
+      const ssize_t n = ::write(fd.get(), bytes.data() + n_written, bytes.size() - n_written);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return fail("write");
+      n_written += static_cast<std::size_t>(n);
+    }
+    if (::fsync(fd.get()) != 0) return fail("sync");
+    if (::rename(temporary.c_str(), path.c_str()) != 0) return fail("rename");
+    return {};
+  }
+};
+
+}  // namespace
+
+Env& Env::posix() {
+  static PosixEnv env;  // stateless
+  return env;
+}
+
+}  // namespace kvasir
