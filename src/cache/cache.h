@@ -1,0 +1,125 @@
+// The KV cache: sequences of tokens over shared pages, inside a hard byte budget.
+//
+// Invariants (check_invariants walks them; tests cite the numbers)
+// I1 Every frame is free or owned by at least one page table entry; reference counts equal the
+//    entries that name the page.
+// I2 A page that more than one sequence names is never written: append copies a shared filling page
+//    first (copy-on-write).
+// I3 Bytes reserved in the budget = bytes of arenas; used = frames named by a table.
+// I4 A table of a full-attention group covers all its tokens; a window group's covers at least the
+//    last `window` of them.
+// Thread safety: one engine thread; views may be read by kernel threads while a step runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "cache/page/byte_budget.h"
+#include "cache/page/geometry.h"
+#include "cache/page/paged_kv_view.h"
+
+namespace kvasir::cache {
+
+/// Layers that share one page table: same shape, same window.
+struct GroupSpec {
+  std::vector<int> layers;  ///< the model's layer numbers, ascending
+  int n_kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;  ///< tokens a query sees, itself included; 0: all
+};
+
+struct CacheOptions {
+  std::vector<GroupSpec> groups;  ///< every layer of the model in exactly one group
+  CodecId codec_k = CodecId::kF16;
+  CodecId codec_v = CodecId::kF16;
+  int page_tokens = 64;
+  HeadOrder head_order = HeadOrder::kSplit;
+};
+
+/// Bytes, exact. For every group and in sum:
+///   allocated >= used; used = filled + wasted; shared counts each page's bytes beyond its first owner
+struct MemorySummary {
+  struct Group {
+    int page_tokens = 0;
+    std::uint64_t frame_bytes = 0;
+    std::uint64_t n_pages_used = 0, n_pages_free = 0;
+    std::uint64_t allocated = 0;  ///< arenas obtained from the system
+    std::uint64_t used = 0;       ///< frames some sequence names
+    std::uint64_t filled = 0;     ///< of those, bytes of slots that hold a token
+    std::uint64_t shared = 0;     ///< bytes saved by sharing: sum over pages of (owners - 1) * frame
+    std::uint64_t wasted = 0;     ///< used - filled: empty slots of filling pages, and padding
+  };
+  std::vector<Group> groups;
+  std::uint64_t n_sequences = 0;
+  std::uint64_t allocated = 0, used = 0, filled = 0, shared = 0, wasted = 0;
+  std::uint64_t reserved_kv = 0, reserved_weights = 0, reserved_scratch = 0, budget = 0;
+  /// A table for people, one line per owner and group.
+  std::string to_string() const;
+};
+
+class KvCache;
+
+/// One growing token history. Move-only; closes (gives its pages back) on destruction. Must not
+/// outlive its cache.
+class Sequence {
+ public:
+  Sequence() = default;
+  Sequence(Sequence&&) noexcept;
+  Sequence& operator=(Sequence&&) noexcept;
+  ~Sequence();
+
+  bool is_open() const { return state_ != nullptr; }
+  int n_tokens() const;
+
+  /// Makes `n` more slots writable: takes pages and copies a shared filling page. All or nothing.
+  /// Errors: kExhausted with the numbers (the sequence is unchanged).
+  Status append(int n);
+
+  /// Another sequence with the same history, sharing every page.
+  Result<Sequence> fork() const;
+
+  /// Forgets the tokens from `n_tokens` on. Requires: 0 <= n_tokens <= n_tokens().
+  /// Errors: kUnsupported when a window group has already freed pages that a query at `n_tokens`
+  /// would see; the sequence is unchanged, and the caller recomputes from 0.
+  Status truncate(int n_tokens);
+
+  /// Frees the pages of window groups that no later query can see. Call after a step.
+  void free_below_windows();
+
+  /// One view per model layer, by layer number. Valid until the next non-const call.
+  std::vector<PagedKvView> views() const;
+
+  void close();
+
+ private:
+  friend class KvCache;
+  struct State;
+  explicit Sequence(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+class KvCache {
+ public:
+  /// `budget` must outlive the cache. Errors: kInvalidArgument.
+  static Result<std::unique_ptr<KvCache>> create(const CacheOptions& options, ByteBudget& budget);
+  ~KvCache();  ///< Requires: no open sequence.
+
+  Sequence open();
+  const CacheOptions& options() const;
+  MemorySummary memory_summary() const;
+  /// Aborts with a message if I1..I4 do not hold. Cost: O(pages).
+  void check_invariants() const;
+
+  class Impl;
+
+ private:
+  friend class Sequence;
+  explicit KvCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir::cache

@@ -1,0 +1,59 @@
+// Activations times weights: y[t][r] = sum_c x[t][c] * w[r][c].
+//
+// Batch-invariant: one row of y is accumulated in the same order alone (GEMV) or in a batch (GEMM),
+// whatever the thread count, so results are bit-identical. Integer formats in integer dots with
+// activations quantized to int8 per 32 columns; float formats and ActivationMode::kFloat32 in FMA.
+// Per lane (weight row) and column group g, in order:
+//   acc = fma(minimum[g], sa[g], acc);  acc = fma(float(dot[g]) * da[g], scale[g], acc)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "model/matrix.h"
+
+namespace kvasir::model {
+
+/// kFloat32 is the reference mode of every evaluation (`--act f32`).
+enum class ActivationMode : std::uint8_t { kInt8, kFloat32 };
+
+/// Rows of activations as the kernels read them; reused from step to step, grows when needed.
+class Activations {
+ public:
+  /// Takes `n_tokens` rows of `n_cols` floats (row t at `x + t * row_stride`) and, in kInt8, prepares
+  /// their int8 form: q = round(x / da), da = max|x| / 127 per 32 columns. Forks over `pool` when it
+  /// pays. `x` must stay valid until the matmuls over it are done.
+  /// Requires: n_cols a multiple of 32 for kInt8; otherwise float kernels are used throughout.
+  void prepare(ThreadPool& pool, ActivationMode mode, const float* x, int n_tokens, int n_cols,
+               std::size_t row_stride);
+
+  ActivationMode mode() const { return mode_; }
+  int n_tokens() const { return n_tokens_; }
+  int n_cols() const { return n_cols_; }
+  const float* row(int token) const { return x_ + static_cast<std::size_t>(token) * row_stride_; }
+  /// int8 codes [n_cols]; scales da [n_cols / 32]; da * sum(q) of each 16 columns [n_cols / 16].
+  const std::int8_t* codes(int token) const;
+  const float* scales(int token) const;
+  const float* sums(int token) const;
+  std::size_t scratch_bytes() const { return buffer_.size(); }
+
+ private:
+  ActivationMode mode_ = ActivationMode::kFloat32;
+  const float* x_ = nullptr;
+  int n_tokens_ = 0, n_cols_ = 0;
+  std::size_t row_stride_ = 0, quantized_stride_ = 0;  // floats; bytes
+  AlignedBuffer buffer_;
+};
+
+/// y[t][r] for all rows of `w`. Shapes: y row t at `y + t * y_stride` floats, [w.n_rows()].
+/// Requires: x.n_cols() == w.n_cols(). Forks over `pool`.
+void matmul(ThreadPool& pool, const Matrix& w, const Activations& x, float* y,
+            std::size_t y_stride);
+
+/// The double-precision oracle over dequantized weights and the activations the mode would use.
+void matmul_reference(const Matrix& w, const Activations& x, float* y, std::size_t y_stride);
+
+}  // namespace kvasir::model

@@ -1,0 +1,69 @@
+// A model ready to run: config, repacked weights, forward pass. Knows positions and views of the
+// cache; knows no request, no policy, no owner of pages.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "base/types.h"
+#include "cache/cache.h"
+#include "cache/page/paged_kv_view.h"
+#include "gguf/file.h"
+#include "model/config.h"
+#include "model/matmul.h"
+
+namespace kvasir::model {
+
+struct LoadOptions {
+  ActivationMode activations = ActivationMode::kInt8;
+  /// Called as tensors are packed, with the share done 0..1; may be empty.
+  std::function<void(double)> progress;
+};
+
+/// One sequence's share of a forward pass: `tokens` at positions first_pos..., whose slots are
+/// already appended in `layers`.
+struct ForwardItem {
+  std::span<const TokenId> tokens;
+  Position first_pos = 0;
+  std::span<const cache::PagedKvView> layers;  ///< Sequence::views()
+  /// Rows whose logits are wanted: the last n_logits of `tokens` (1 for generation, 0 for a chunk
+  /// that more follows, tokens.size() for evaluation).
+  int n_logits = 0;
+};
+
+class Model {
+ public:
+  /// Errors: kInvalidModel (missing tensor, wrong shape, nonsense hyperparameters), kUnsupported
+  /// (architecture or weight type, by name). `budget` is charged for the weights first.
+  static Result<std::unique_ptr<Model>> load(const gguf::File& file, const LoadOptions& options,
+                                             cache::ByteBudget& budget, ThreadPool& pool);
+  ~Model();
+
+  const ModelConfig& config() const;
+  /// Cache groups this model needs: one, or a second for sliding-window layers.
+  std::vector<cache::GroupSpec> cache_groups() const;
+  std::uint64_t weight_bytes() const;
+  /// Scratch kept at present.
+  std::uint64_t scratch_bytes() const;
+  /// Multiply-adds of one token at history length `n_context` (weights + attention).
+  double multiply_adds(int n_context) const;
+
+  /// Computes every item's tokens, writes their K/V through the views, and gives the wanted rows'
+  /// logits: [sum of n_logits][vocab_size], in item order.
+  /// Requires: token ids in range (checked: kInvalidArgument), sum of tokens >= 1.
+  Status forward(std::span<const ForwardItem> items, ThreadPool& pool, std::vector<float>& logits);
+
+  class Impl;
+
+ private:
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir::model
