@@ -1,0 +1,152 @@
+#include "engine/engine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace kvasir::engine {
+namespace {
+
+Error bad_option(const char* flag, int got, const char* want) {
+  return Error{ErrorCode::kInvalidArgument, fmt::format("{}: got {}, want {}", flag, got, want)};
+}
+
+Status check(const EngineOptions& options) {
+  if (options.n_threads < 0 || options.n_threads > 1024) {
+    return bad_option("threads", options.n_threads, "0 (all) to 1024");
+  }
+  if (options.n_batch < 1 || options.n_batch > 65536) {
+    return bad_option("batch", options.n_batch, "1 to 65536");
+  }
+  if (options.n_ctx < 0 || options.n_ctx > (1 << 24)) {
+    return bad_option("context", options.n_ctx, "0 (the model's) to 16777216");
+  }
+  const int page = options.page_tokens;
+  if (page != 0 && (page < 16 || page > 512 || (page & (page - 1)) != 0)) {
+    return bad_option("page-tokens", page, "a power of two 16 to 512, or 0 for one contiguous page");
+  }
+  return {};
+}
+
+std::vector<cache::GroupSpec> arrange(std::vector<cache::GroupSpec> groups, PoolLayout layout) {
+  if (layout == PoolLayout::kUnified) return groups;
+  std::vector<cache::GroupSpec> one_each;
+  for (const cache::GroupSpec& group : groups) {
+    for (const int layer : group.layers) {
+      cache::GroupSpec single = group;
+      single.layers = {layer};
+      one_each.push_back(std::move(single));
+    }
+  }
+  return one_each;
+}
+
+}  // namespace
+
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& options,
+                                             std::function<void(double)> progress) {
+  const SteadyClock clock;
+  const double start = clock.now_seconds();
+  KVASIR_RETURN_IF_ERROR(check(options));
+  std::unique_ptr<Engine> engine(new Engine());
+  engine->options_ = options;
+  KVASIR_ASSIGN_OR_RETURN(engine->file_, gguf::File::open(env, options.model_path));
+  const gguf::File& file = *engine->file_;
+  // The config first: an unsupported architecture should be the message, not its tokenizer.
+  KVASIR_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ModelConfig::from_gguf(file));
+  KVASIR_ASSIGN_OR_RETURN(engine->tokenizer_, text::Tokenizer::load(file));
+  if (engine->tokenizer_->vocab_size() > config.vocab_size) {
+    return Error{ErrorCode::kInvalidModel,
+                 fmt::format("{}: vocabulary and embedding differ; got {} tokens, want at most {}",
+                             file.name(), engine->tokenizer_->vocab_size(), config.vocab_size)};
+  }
+  KVASIR_ASSIGN_OR_RETURN(engine->chat_template_, file.get_string("tokenizer.chat_template"));
+
+  const int n_threads = options.n_threads > 0 ? options.n_threads : ThreadPool::usable_cpus();
+  engine->pool_ = std::make_unique<ThreadPool>(n_threads);
+  engine->budget_ = std::make_unique<cache::ByteBudget>(options.budget_bytes);
+  model::LoadOptions load_options;
+  load_options.activations = options.activations;
+  load_options.progress = std::move(progress);
+  KVASIR_ASSIGN_OR_RETURN(engine->model_, model::Model::load(file, load_options, *engine->budget_,
+                                                             *engine->pool_));
+  engine->n_ctx_ = options.n_ctx > 0 ? options.n_ctx : config.n_ctx_train;
+
+  cache::CacheOptions cache_options;
+  cache_options.groups = arrange(engine->model_->cache_groups(), options.pool_layout);
+  cache_options.codec_k = options.codec_k;
+  cache_options.codec_v = options.codec_v;
+  cache_options.page_tokens =
+      options.page_tokens > 0
+          ? options.page_tokens
+          : static_cast<int>(round_up(static_cast<std::uint64_t>(engine->n_ctx_),
+                                      cache::kStripTokens));
+  cache_options.head_order = options.head_order;
+  KVASIR_ASSIGN_OR_RETURN(engine->cache_,
+                          cache::KvCache::create(cache_options, *engine->budget_));
+  engine->load_seconds_ = clock.now_seconds() - start;
+  return engine;
+}
+
+Status Engine::charge_scratch() {
+  const std::uint64_t now = model_->scratch_bytes();
+  if (now > scratch_charged_) {
+    KVASIR_RETURN_IF_ERROR(budget_->reserve(cache::MemoryOwner::kScratch, now - scratch_charged_));
+  } else if (now < scratch_charged_) {
+    budget_->release(cache::MemoryOwner::kScratch, scratch_charged_ - now);
+  }
+  scratch_charged_ = now;
+  return {};
+}
+
+cache::MemorySummary Engine::memory_summary() {
+  (void)charge_scratch();
+  return cache_->memory_summary();
+}
+
+Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) {
+  std::vector<int> n_before;
+  const auto roll_back = [&] {
+    // Only appended slots go; no page below a window was freed yet, so this cannot be refused.
+    for (std::size_t i = 0; i < n_before.size(); ++i) {
+      KVASIR_CHECK(steps[i].sequence->truncate(n_before[i]).has_value());
+    }
+  };
+  std::vector<std::vector<cache::PagedKvView>> views;
+  std::vector<model::ForwardItem> items;
+  for (const Step& step : steps) {
+    const int n_old = step.sequence->n_tokens();
+    const auto n_new = static_cast<std::int64_t>(step.tokens.size());
+    if (n_old + n_new > n_ctx_) {
+      roll_back();
+      return Error{ErrorCode::kExhausted,
+                   fmt::format("context: full; got {} tokens, want at most {}", n_old + n_new,
+                               n_ctx_)};
+    }
+    if (const Status status = step.sequence->append(static_cast<int>(n_new)); !status) {
+      roll_back();
+      return status.error();
+    }
+    n_before.push_back(n_old);
+    views.push_back(step.sequence->views());
+    items.push_back({step.tokens, n_old, views.back(), step.n_logits});
+  }
+  // `items` views vectors whose elements moved while `views` grew: bind them now.
+  for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
+  Status status = model_->forward(items, *pool_, logits);
+  if (status) status = charge_scratch();
+  if (!status) {
+    roll_back();
+    return status;
+  }
+  for (const Step& step : steps) step.sequence->free_below_windows();
+  return {};
+}
+
+}  // namespace kvasir::engine

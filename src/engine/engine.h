@@ -1,0 +1,99 @@
+// The engine: one loaded model with its tokenizer, threads, budget and KV cache.
+//
+// Thread safety: one engine thread. Kernels fork over the engine's pool.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/env.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "base/types.h"
+#include "cache/cache.h"
+#include "gguf/file.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace kvasir::engine {
+
+/// How layers are divided into cache groups. kUnified: one pool for all layers of the same window
+/// (the default, architecture.md D1). kPerLayer exists to be measured against it (M3b).
+enum class PoolLayout : std::uint8_t { kUnified, kPerLayer };
+
+/// Behaviour first, performance second.
+struct EngineOptions {
+  std::string model_path;
+  int n_ctx = 0;                 ///< tokens a sequence may hold; 0: what the model was trained for
+  cache::CodecId codec_k = cache::CodecId::kF16;
+  cache::CodecId codec_v = cache::CodecId::kF16;
+  model::ActivationMode activations = model::ActivationMode::kInt8;
+  std::uint64_t budget_bytes = 0;  ///< for weights, KV and scratch together; 0: no limit
+
+  int n_threads = 0;             ///< 0: every usable CPU
+  int n_batch = 512;             ///< prompt tokens computed in one forward pass
+  /// Tokens of a page: a power of two 16..512, or 0 for one page that holds the whole context.
+  int page_tokens = 64;
+  cache::HeadOrder head_order = cache::HeadOrder::kSplit;
+  PoolLayout pool_layout = PoolLayout::kUnified;
+};
+
+class Engine {
+ public:
+  /// Opens, checks and packs the model. `progress` (may be empty) gets the share done, 0..1.
+  /// Errors: kNotFound, kIo, kInvalidModel, kUnsupported, kInvalidArgument (an option),
+  /// kExhausted (the budget, with the numbers).
+  static Result<std::unique_ptr<Engine>> load(Env& env, const EngineOptions& options,
+                                              std::function<void(double)> progress = {});
+  ~Engine();
+
+  const EngineOptions& options() const { return options_; }
+  /// Tokens a sequence may hold.
+  int n_ctx() const { return n_ctx_; }
+  const text::Tokenizer& tokenizer() const { return *tokenizer_; }
+  /// The model's own chat template (Jinja source), if its file has one.
+  std::optional<std::string_view> chat_template() const { return chat_template_; }
+  const model::Model& model() const { return *model_; }
+  model::Model& model() { return *model_; }
+  cache::KvCache& cache() { return *cache_; }
+  ThreadPool& pool() { return *pool_; }
+  /// Bytes by owner, after charging the scratch that kernels hold at present.
+  cache::MemorySummary memory_summary();
+
+  /// Forward pass over sequences' next tokens: appends slots, computes, frees pages below windows.
+  struct Step {
+    cache::Sequence* sequence = nullptr;
+    std::span<const TokenId> tokens;
+    int n_logits = 1;  ///< of the last tokens
+  };
+  /// Errors: kInvalidArgument (token id out of range, past n_ctx), kExhausted; every sequence is
+  /// then as it was.
+  Status forward(std::span<const Step> steps, std::vector<float>& logits);
+
+  /// Seconds spent loading, for the one line of figures.
+  double load_seconds() const { return load_seconds_; }
+
+ private:
+  Engine() = default;
+  Status charge_scratch();
+
+  EngineOptions options_;
+  int n_ctx_ = 0;
+  double load_seconds_ = 0;
+  std::optional<gguf::File> file_;
+  std::optional<text::Tokenizer> tokenizer_;
+  std::optional<std::string_view> chat_template_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<cache::ByteBudget> budget_;
+  std::uint64_t scratch_charged_ = 0;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<cache::KvCache> cache_;
+};
+
+}  // namespace kvasir::engine

@@ -1,0 +1,80 @@
+#include "engine/session.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace kvasir::engine {
+
+Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
+                                     const std::function<void(int, int)>& progress,
+                                     const std::atomic<bool>* stop) {
+  if (tokens.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "prompt: got 0 tokens, want at least 1"};
+  }
+  const int n_prompt = static_cast<int>(tokens.size());
+  if (n_prompt > engine_.n_ctx()) {
+    return Error{ErrorCode::kExhausted,
+                 fmt::format("prompt: does not fit the context; got {} tokens, want at most {}",
+                             n_prompt, engine_.n_ctx())};
+  }
+  const auto [old_end, new_end] =
+      std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end());
+  int n_common = static_cast<int>(new_end - tokens.begin());
+  n_common = std::min(n_common, n_prompt - 1);  // something must be computed to have logits
+  if (!sequence_.truncate(n_common)) {
+    // A window group no longer has what a query here would see.
+    sequence_.close();
+    sequence_ = engine_.cache().open();
+    n_common = 0;
+  }
+  tokens_.resize(static_cast<std::size_t>(n_common));
+
+  PromptReport report;
+  report.n_prompt = n_prompt;
+  report.n_reused = n_common;
+  const SteadyClock clock;
+  const double start = clock.now_seconds();
+  while (n_tokens() < n_prompt) {
+    if (stop != nullptr && stop->load()) {
+      return Error{ErrorCode::kCancelled, fmt::format("prompt: interrupted; {} of {} tokens computed",
+                                                      n_tokens(), n_prompt)};
+    }
+    const int n_chunk = std::min(engine_.options().n_batch, n_prompt - n_tokens());
+    const auto chunk = tokens.subspan(tokens_.size(), static_cast<std::size_t>(n_chunk));
+    const bool is_last = n_tokens() + n_chunk == n_prompt;
+    const Engine::Step step{&sequence_, chunk, is_last ? 1 : 0};
+    KVASIR_RETURN_IF_ERROR(engine_.forward({&step, 1}, logits_));
+    tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
+    report.n_computed += n_chunk;
+    if (progress) progress(n_tokens(), n_prompt);
+  }
+  report.seconds = clock.now_seconds() - start;
+  return report;
+}
+
+Status Session::push(TokenId token) {
+  const Engine::Step step{&sequence_, {&token, 1}, 1};
+  KVASIR_RETURN_IF_ERROR(engine_.forward({&step, 1}, logits_));
+  tokens_.push_back(token);
+  return {};
+}
+
+void Session::clear() {
+  sequence_.close();
+  sequence_ = engine_.cache().open();
+  tokens_.clear();
+  logits_.clear();
+}
+
+Result<Session> Session::fork() const {
+  Session child(engine_);
+  KVASIR_ASSIGN_OR_RETURN(child.sequence_, sequence_.fork());
+  child.tokens_ = tokens_;
+  child.logits_ = logits_;
+  return child;
+}
+
+}  // namespace kvasir::engine
