@@ -16,7 +16,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -55,7 +54,9 @@ class Array {
   ValueType element_type_ = ValueType::kUint8;
   std::size_t size_ = 0;
   std::span<const std::uint8_t> payload_;       // fixed-size elements, unaligned
-  std::vector<std::uint64_t> string_offsets_;   // of each string's length field within payload_
+  // Of each string's length field within payload_. A string ends where the next one's field begins,
+  // so a length is never read twice from a file that someone might be writing to.
+  std::vector<std::uint64_t> string_offsets_;
 };
 
 struct Value {
@@ -120,8 +121,9 @@ class File {
   std::uint64_t alignment_ = 32;
   std::vector<Entry> metadata_;
   std::vector<TensorInfo> tensors_;
-  std::unordered_map<std::string_view, std::size_t> metadata_index_;
-  std::unordered_map<std::string_view, std::size_t> tensor_index_;
+  // Sorted by key and by name: a hostile file cannot make look-ups collide, as it could in a hash.
+  std::vector<std::uint32_t> metadata_order_;
+  std::vector<std::uint32_t> tensor_order_;
 };
 
 }  // namespace kvasir::gguf

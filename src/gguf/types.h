@@ -25,12 +25,18 @@ struct TypeTraits {
 /// Null for a number that names no type.
 const TypeTraits* type_traits(TensorType type);
 
+/// "Q4_2" for a number the format has retired, "" for any other.
+std::string_view retired_type_name(std::uint32_t number);
+
 enum class ValueType : std::uint32_t {
   kUint8 = 0, kInt8 = 1, kUint16 = 2, kInt16 = 3, kUint32 = 4, kInt32 = 5, kFloat32 = 6,
   kBool = 7, kString = 8, kArray = 9, kUint64 = 10, kInt64 = 11, kFloat64 = 12,
 };
 
-/// "uint32", "array", ...
+/// "uint32", "array", ...; "unknown" for a number that names no type.
 std::string_view value_type_name(ValueType type);
+
+/// Bytes of one value; 0 for strings, arrays and numbers that name no type.
+std::uint32_t value_type_bytes(ValueType type);
 
 }  // namespace kvasir::gguf
