@@ -1,0 +1,28 @@
+// Runs a test body once per SIMD target that is compiled in and that this CPU supports.
+#pragma once
+
+#include <cstdint>
+
+#include "simd/targets.h"
+
+#include "hwy/highway.h"
+
+namespace kvasir {
+
+/// Calls `body(target_name)` with the run-time dispatch forced to each target in turn, best first.
+template <class Body>
+void for_each_target(Body&& body) {
+#if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
+  body(hwy::TargetName(HWY_TARGETS));  // one target, compiled statically: nothing to dispatch
+#else
+  const std::int64_t supported = hwy::SupportedTargets();
+  for (std::int64_t rest = supported & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    const std::int64_t target = rest & -rest;
+    hwy::SetSupportedTargetsForTest(target);
+    body(hwy::TargetName(target));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+#endif
+}
+
+}  // namespace kvasir
