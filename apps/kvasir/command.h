@@ -1,0 +1,122 @@
+// What every subcommand shares: exit codes, the options of a model, messages, progress.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "engine/generation.h"
+
+namespace kvasir::cli {
+
+/// Exit codes (docs: README, "Exit codes").
+enum class Exit : int {
+  kOk = 0,
+  kError = 1,
+  kUsage = 2,
+  kInvalidModel = 3,
+  kDoesNotFit = 4,
+  kCacheIo = 5,
+  kThresholdMissed = 6,
+  kInterrupted = 130,
+};
+
+Exit exit_code(const Error& error);
+
+/// Prints `kvasir: message` to stderr and gives the exit code that belongs to it.
+Exit report(const Error& error);
+
+/// A subcommand registers its flags and leaves a function that runs it.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<Exit()> run;
+};
+
+void add_run(CLI::App& app, std::vector<Command>& commands);
+void add_chat(CLI::App& app, std::vector<Command>& commands);
+void add_inspect(CLI::App& app, std::vector<Command>& commands);
+void add_tokenize(CLI::App& app, std::vector<Command>& commands);
+void add_doctor(CLI::App& app, std::vector<Command>& commands);
+void add_bench(CLI::App& app, std::vector<Command>& commands);
+void add_eval(CLI::App& app, std::vector<Command>& commands);
+void add_trace(CLI::App& app, std::vector<Command>& commands);
+
+/// -m and everything that decides how a model is loaded; `load` turns it into an engine.
+class ModelFlags {
+ public:
+  enum class Set { kModelOnly, kEngine };
+  void add(CLI::App& app, Set set);
+  /// The model's path: -m, then $KVASIR_MODEL, then the default model in the user's cache directory.
+  /// Errors: kInvalidArgument saying how to get one.
+  Result<std::string> path() const;
+  Result<engine::EngineOptions> engine_options() const;
+  /// Loads with a progress bar on a terminal.
+  Result<std::unique_ptr<engine::Engine>> load() const;
+
+ private:
+  std::string model_;
+  int n_ctx_ = 0, n_threads_ = 0, n_batch_ = 512;
+  std::string kv_type_ = "f16", kv_type_k_, kv_type_v_, act_ = "int8", budget_;
+  std::string page_tokens_ = "64", head_order_ = "split", pool_layout_ = "unified";
+};
+
+/// Sampling and stopping.
+class SamplingFlags {
+ public:
+  void add(CLI::App& app);
+  /// Errors: kInvalidArgument naming the flag.
+  Result<engine::GenerationParams> params(const engine::Engine& engine) const;
+
+ private:
+  engine::SamplingParams sampling_;
+  std::int64_t seed_ = -1;
+  int n_max_ = -1;
+  bool ignore_eog_ = false;
+  std::vector<std::string> stops_, logit_bias_;
+};
+
+/// True when messages may use colour and moving bars.
+bool stderr_is_terminal();
+bool stdin_is_terminal();
+
+/// A bar on a terminal's stderr, shown once the work has taken a second; nothing elsewhere.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string label);
+  ~ProgressBar();
+  void update(double share, const std::string& note = {});
+
+ private:
+  std::string label_;
+  double started_;
+  bool shown_ = false;
+};
+
+/// Whole standard input. Errors: kIo.
+Result<std::string> read_stdin();
+/// A file, or standard input for "-".
+Result<std::string> read_input(const std::string& path);
+
+/// JSON as one line; invalid UTF-8 becomes U+FFFD.
+std::string dump(const nlohmann::json& json);
+/// Strict parse (duplicate keys last wins, depth-limited). Errors: kInvalidArgument with position.
+Result<nlohmann::json> parse_json(std::string_view text, const std::string& where);
+nlohmann::json to_json(const cache::MemorySummary& memory);
+/// "1,2,3" or a JSON array. Errors: kInvalidArgument.
+Result<std::vector<TokenId>> parse_ids(const std::string& text);
+
+/// Writes to stdout; a closed pipe ends the process quietly.
+void print(std::string_view text);
+
+/// Set by SIGINT; the first one only sets it, a second ends the process.
+std::atomic<bool>& interrupted();
+/// Installs the handler. Call once in main.
+void install_signal_handlers();
+
+}  // namespace kvasir::cli

@@ -1,0 +1,47 @@
+// Perplexity by llama.cpp's convention, and raw logits of given positions.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "engine/engine.h"
+
+namespace kvasir::eval {
+
+struct PerplexityOptions {
+  int n_ctx = 512;    ///< tokens of a chunk; >= 4
+  int n_chunks = -1;  ///< -1: all whole chunks of the text
+};
+
+struct PerplexityReport {
+  int n_chunks = 0;
+  int n_tokens_text = 0;
+  std::int64_t n_scored = 0;
+  double nll_mean = 0;          ///< natural log
+  double perplexity = 0;        ///< exp(nll_mean)
+  double standard_error = 0;    ///< of the perplexity
+  std::vector<double> chunk_nll;  ///< mean of each chunk
+  double seconds = 0;
+};
+
+/// The text is tokenized once, without its one final newline, with BOS/EOS as the model asks and
+/// without parsing special tokens. Each chunk runs from an empty cache at positions 0..n_ctx-1, its
+/// first token replaced by BOS where the model adds one; the second half is scored: logits at
+/// n_ctx/2 .. n_ctx-2 against the original next tokens.
+/// Source: llama.cpp tools/perplexity. Errors: kInvalidArgument (text shorter than a chunk), those of
+/// Engine::forward. `progress(chunks done, chunks, perplexity so far)` may be empty.
+Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view text,
+                                    const PerplexityOptions& options,
+                                    const std::function<void(int, int, double)>& progress = {});
+
+/// Logits of the rows `positions` after running `ids` from an empty cache: [positions][vocab].
+/// Errors: kInvalidArgument (no ids, a position or id out of range).
+Result<std::vector<std::vector<float>>> logits_at(engine::Engine& engine,
+                                                  std::span<const TokenId> ids,
+                                                  std::span<const int> positions);
+
+}  // namespace kvasir::eval

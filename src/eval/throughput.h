@@ -1,0 +1,48 @@
+// Tokens per second at depth (llama-bench's rows), and what the KV cache saves.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+
+namespace kvasir::eval {
+
+/// One row: `n_prompt` tokens in one go, or `n_generate` one by one, after `n_depth` tokens.
+struct ThroughputRow {
+  int n_prompt = 0, n_generate = 0, n_depth = 0;
+  std::vector<double> seconds;  ///< of each repetition
+  std::string test_name() const;  ///< "pp512", "tg64 @ d4096"
+  int n_tokens() const { return n_prompt > 0 ? n_prompt : n_generate; }
+  double mean_rate() const;      ///< tokens per second
+  double deviation_rate() const; ///< standard deviation over repetitions
+  double median_rate() const;
+};
+
+struct ThroughputOptions {
+  std::vector<int> n_prompt{512}, n_generate{128}, n_depth{0};  ///< zeros are left out
+  int n_repetitions = 5;
+};
+
+/// Every (prompt or generation) x depth. One untimed warm-up each; the history at depth is computed
+/// once and truncated back to between repetitions. Errors: kInvalidArgument, those of forward.
+Result<std::vector<ThroughputRow>> throughput(
+    engine::Engine& engine, const ThroughputOptions& options,
+    const std::function<void(const std::string&)>& progress = {});
+
+/// The price of one more token with and without a KV cache.
+struct CacheSaving {
+  int n_tokens = 0;           ///< history, the new token included
+  double cached_ms = 0;       ///< median: compute the new token over the cached history
+  double recomputed_ms = 0;   ///< median: compute all n_tokens again
+  double cached_multiply_adds = 0, recomputed_multiply_adds = 0;
+};
+
+/// Source: mission M1. Errors: those of forward.
+Result<std::vector<CacheSaving>> cache_saving(
+    engine::Engine& engine, const std::vector<int>& lengths, int n_repetitions,
+    const std::function<void(const std::string&)>& progress = {});
+
+}  // namespace kvasir::eval
