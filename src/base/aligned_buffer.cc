@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <limits>
 #include <new>
 
 #include "base/check.h"
@@ -16,6 +17,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 AlignedBuffer::AlignedBuffer(std::size_t bytes) {
   if (bytes == 0) return;
+  // Rounding up below must not wrap round to a small mapping.
+  if (bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
   const bool huge = bytes >= kHugePage;
   // mmap aligns to 4 KiB only: ask for one huge page more and start at the first 2 MiB boundary.
   const std::size_t wanted = round_up(bytes, kSmallPage);
@@ -35,7 +38,7 @@ AlignedBuffer::AlignedBuffer(std::size_t bytes) {
   size_ = bytes;
 }
 
-AlignedBuffer::~AlignedBuffer() {
+void AlignedBuffer::release() noexcept {
   if (map_ != nullptr) KVASIR_CHECK(::munmap(map_, map_bytes_) == 0);
 }
 

@@ -1,4 +1,5 @@
-// Invariant checks: a broken invariant is a bug of ours and aborts; it is never reachable from input.
+// Invariant checks: a broken invariant is a bug of ours and aborts; it is never reachable from
+// input.
 #pragma once
 
 namespace kvasir::internal {

@@ -6,11 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/units.h"
+
 namespace kvasir {
 namespace {
+
+/// Other writers of the same file, and what a killed one left, may hold that many names.
+constexpr int kTemporaryNamesMax = 1000;
 
 Error io_error(const std::string& path, const char* action) {
   const int code = errno;
@@ -34,6 +40,15 @@ class Fd {
   int fd_;
 };
 
+/// Makes a rename survive a power cut. Best effort: the file itself is already whole, and some file
+/// systems cannot sync a directory.
+void sync_directory_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid()) (void)::fsync(fd.get());
+}
+
 class PosixMapping final : public FileMapping {
  public:
   PosixMapping(void* address, std::size_t size) : address_(address), size_(size) {}
@@ -44,10 +59,12 @@ class PosixMapping final : public FileMapping {
     return {static_cast<const std::uint8_t*>(address_), size_};
   }
   void drop(std::uint64_t offset, std::uint64_t size) override {
-    const std::uint64_t page = 4096;
-    const std::uint64_t begin = (offset + page - 1) / page * page;
-    const std::uint64_t end = std::min<std::uint64_t>(offset + size, size_) / page * page;
-    if (address_ == nullptr || begin >= end) return;
+    if (address_ == nullptr || offset >= size_) return;
+    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const std::uint64_t begin = round_up(offset, page);  // whole pages only: neighbours stay
+    const std::uint64_t end =
+        (offset + std::min<std::uint64_t>(size, size_ - offset)) / page * page;
+    if (begin >= end) return;
     (void)::madvise(static_cast<std::uint8_t*>(address_) + begin, end - begin, MADV_DONTNEED);
   }
 
@@ -59,7 +76,8 @@ class PosixMapping final : public FileMapping {
 class PosixEnv final : public Env {
  public:
   Result<std::unique_ptr<FileMapping>> map_file(const std::string& path) override {
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    // O_NONBLOCK: opening a named pipe must not wait for a writer; regular files do not care.
+    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd.valid()) return io_error(path, "open");
     struct stat info {};
     if (::fstat(fd.get(), &info) != 0) return io_error(path, "stat");
@@ -94,8 +112,15 @@ class PosixEnv final : public Env {
   }
 
   Status write_file_atomic(const std::string& path, std::span<const std::uint8_t> bytes) override {
-    std::string temporary = path + ".tmp-XXXXXX";
-    const Fd fd(::mkstemp(temporary.data()));
+    // Not mkstemp: its 0600 would override the user's umask.
+    std::string temporary;
+    int raw_fd = -1;
+    for (int attempt = 0; attempt < kTemporaryNamesMax && raw_fd < 0; ++attempt) {
+      temporary = fmt::format("{}.tmp-{}-{}", path, ::getpid(), attempt);
+      raw_fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      if (raw_fd < 0 && errno != EEXIST) break;
+    }
+    const Fd fd(raw_fd);
     if (!fd.valid()) return io_error(path, "create a temporary file beside it");
     const auto fail = [&](const char* action) {
       Error error = io_error(path, action);
@@ -111,6 +136,7 @@ class PosixEnv final : public Env {
     }
     if (::fsync(fd.get()) != 0) return fail("sync");
     if (::rename(temporary.c_str(), path.c_str()) != 0) return fail("rename");
+    sync_directory_of(path);
     return {};
   }
 };

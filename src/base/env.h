@@ -29,7 +29,8 @@ class Env {
   virtual Result<std::string> read_file(const std::string& path, std::uint64_t max_bytes) = 0;
   /// Writes `path` so that a reader sees the old content or all of the new: temporary name, sync,
   /// rename. Errors: kIo; the old file is then intact and the temporary one gone.
-  virtual Status write_file_atomic(const std::string& path, std::span<const std::uint8_t> bytes) = 0;
+  virtual Status write_file_atomic(const std::string& path,
+                                   std::span<const std::uint8_t> bytes) = 0;
 
   /// The real file system.
   static Env& posix();

@@ -96,9 +96,9 @@ using Status = Result<void>;
   if (!tmp) return std::move(tmp).error();                         \
   declaration = *std::move(tmp)
 
-#define KVASIR_RETURN_IF_ERROR(expression)                      \
-  do {                                                          \
-    if (auto kvasir_status_ = (expression); !kvasir_status_) {  \
-      return kvasir_status_.error();                            \
-    }                                                           \
+#define KVASIR_RETURN_IF_ERROR(expression)                     \
+  do {                                                         \
+    if (auto kvasir_status_ = (expression); !kvasir_status_) { \
+      return kvasir_status_.error();                           \
+    }                                                          \
   } while (false)

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <cstdio>
+#include <limits>
 #include <string>
+#include <system_error>
 
 #include "base/check.h"
+#include "base/env.h"
 
 namespace kvasir {
 namespace {
@@ -41,8 +44,14 @@ void spin_until(Done done) {
 ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
   KVASIR_CHECK(n_threads >= 1);
   workers_.reserve(static_cast<std::size_t>(n_threads) - 1);
-  for (int thread_idx = 1; thread_idx < n_threads; ++thread_idx) {
-    workers_.emplace_back([this, thread_idx] { worker(thread_idx); });
+  try {
+    for (int thread_idx = 1; thread_idx < n_threads; ++thread_idx) {
+      workers_.emplace_back([this, thread_idx] { worker(thread_idx); });
+    }
+  } catch (const std::system_error&) {
+    // A limit on processes. The workers first read n_threads_ after the first region's
+    // announcement.
+    n_threads_ = static_cast<int>(workers_.size()) + 1;
   }
 }
 
@@ -57,8 +66,11 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run_erased(Erased function, void* context) {
+  // A nested call would wait for itself; two callers would mix their regions.
+  KVASIR_CHECK(!in_region_.exchange(true, std::memory_order_relaxed));
   if (n_threads_ == 1) {
     function(context, 0);
+    in_region_.store(false, std::memory_order_relaxed);
     return;
   }
   function_ = function;
@@ -71,6 +83,7 @@ void ThreadPool::run_erased(Erased function, void* context) {
   }
   function(context, 0);
   spin_until([&] { return n_done_.load(std::memory_order_acquire) == n_threads_ - 1; });
+  in_region_.store(false, std::memory_order_relaxed);
 }
 
 void ThreadPool::barrier() {
@@ -107,20 +120,45 @@ void ThreadPool::worker(int thread_idx) {
   }
 }
 
+namespace {
+
+/// CPUs that one cgroup's `cpu.max` allows: "max 100000", or quota and period in microseconds
+/// ("150000 100000" is 1.5). No limit where there is no such file.
+double cgroup_cpus(const std::string& directory) {
+  constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+  const Result<std::string> text = Env::posix().read_file(directory + "/cpu.max", 4096);
+  if (!text) return kNoLimit;
+  double quota = 0, period = 0;
+  if (std::sscanf(text->c_str(), "%lf %lf", &quota, &period) != 2) return kNoLimit;
+  return quota > 0 && period > 0 ? quota / period : kNoLimit;
+}
+
+/// This process's cgroup v2 path below the mount point: "" for the root or where there is none.
+std::string own_cgroup() {
+  const Result<std::string> text = Env::posix().read_file("/proc/self/cgroup", 1 << 16);
+  if (!text) return "";
+  const auto begin = text->rfind("0::/", 0) == 0 ? 0 : text->find("\n0::/");
+  if (begin == std::string::npos) return "";
+  const auto slash = text->find('/', begin);
+  std::string path = text->substr(slash, text->find('\n', slash) - slash);
+  return path == "/" ? "" : path;
+}
+
+}  // namespace
+
 int ThreadPool::usable_cpus() {
+  int n_cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   cpu_set_t set;
   CPU_ZERO(&set);
-  int n_cpus = 1;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) n_cpus = std::max(1, CPU_COUNT(&set));
-  // cgroup v2: "max 100000" or "150000 100000" (quota and period, microseconds).
-  std::ifstream cpu_max("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (cpu_max >> quota >> period && quota != "max" && period > 0) {
-    const double limit = std::strtod(quota.c_str(), nullptr) / period;
-    if (limit > 0) n_cpus = std::clamp(static_cast<int>(std::ceil(limit)), 1, n_cpus);
+  // The tightest quota between this process's cgroup and the root holds.
+  std::string path = own_cgroup();
+  while (true) {
+    const double limit = std::ceil(cgroup_cpus("/sys/fs/cgroup" + path));
+    if (limit < n_cpus) n_cpus = std::max(1, static_cast<int>(limit));
+    if (path.empty()) return n_cpus;
+    path.resize(path.rfind('/'));
   }
-  return n_cpus;
 }
 
 }  // namespace kvasir

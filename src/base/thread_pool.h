@@ -14,11 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace kvasir {
 
 class ThreadPool {
  public:
-  /// `n_threads` >= 1 counts the caller; 1 starts no thread.
+  /// `n_threads` >= 1 counts the caller; 1 starts no thread. Where the system refuses to start so
+  /// many, the pool has as many as it got.
   explicit ThreadPool(int n_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -27,7 +30,7 @@ class ThreadPool {
   int n_threads() const { return n_threads_; }
 
   /// Calls `body(thread_idx)` once on each of `n_threads()` threads and returns when all are done.
-  /// `body` must not throw and must not call `run` again.
+  /// `body` must not throw and must not call `run` again (checked).
   template <class Body>
   void run(Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -35,14 +38,16 @@ class ThreadPool {
                const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  /// Waits inside a `run` body until every thread has arrived: a spin barrier. What one thread wrote
-  /// before it, all see after it.
+  /// Waits inside a `run` body until every thread has arrived: a spin barrier. What one thread
+  /// wrote before it, all see after it.
   void barrier();
 
   /// Splits `[0, n)` into chunks of `chunk` that threads take in turn: `body(begin, end)`.
   /// Which thread gets which chunk varies; results must not depend on it.
+  /// Requires: chunk >= 1; not called inside a `run` body.
   template <class Body>
   void parallel_for(std::int64_t n, std::int64_t chunk, Body&& body) {
+    KVASIR_CHECK(chunk >= 1);
     if (n <= 0) return;
     if (n_threads_ == 1 || n <= chunk) {
       body(std::int64_t{0}, n);
@@ -53,12 +58,12 @@ class ThreadPool {
       while (true) {
         const std::int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
         if (begin >= n) return;
-        body(begin, begin + chunk < n ? begin + chunk : n);
+        body(begin, n - begin > chunk ? begin + chunk : n);
       }
     });
   }
 
-  /// CPUs this process may use: the affinity mask and the cgroup quota, at least 1.
+  /// CPUs this process may use: the affinity mask and the cgroup v2 quotas, at least 1.
   static int usable_cpus();
 
  private:
@@ -66,7 +71,7 @@ class ThreadPool {
   void run_erased(Erased function, void* context);
   void worker(int thread_idx);
 
-  const int n_threads_;
+  int n_threads_;  // set in the constructor
   std::vector<std::thread> workers_;
 
   // A region is announced by raising `generation_`; workers count themselves into `n_done_`.
@@ -77,6 +82,7 @@ class ThreadPool {
   Erased function_ = nullptr;
   void* context_ = nullptr;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> in_region_{false};  // only to catch nested and concurrent calls
 
   std::mutex mutex_;  // guards parking only
   std::condition_variable wake_;
