@@ -41,7 +41,8 @@ struct CacheOptions {
 };
 
 /// Bytes, exact. For every group and in sum:
-///   allocated >= used; used = filled + wasted; shared counts each page's bytes beyond its first owner
+///   allocated >= used; used = filled + wasted; shared counts each page's bytes beyond its first
+///   owner
 struct MemorySummary {
   struct Group {
     int page_tokens = 0;
@@ -50,8 +51,8 @@ struct MemorySummary {
     std::uint64_t allocated = 0;  ///< arenas obtained from the system
     std::uint64_t used = 0;       ///< frames some sequence names
     std::uint64_t filled = 0;     ///< of those, bytes of slots that hold a token
-    std::uint64_t shared = 0;     ///< bytes saved by sharing: sum over pages of (owners - 1) * frame
-    std::uint64_t wasted = 0;     ///< used - filled: empty slots of filling pages, and padding
+    std::uint64_t shared = 0;  ///< bytes saved by sharing: sum over pages of (owners - 1) * frame
+    std::uint64_t wasted = 0;  ///< used - filled: empty slots of filling pages, and padding
   };
   std::vector<Group> groups;
   std::uint64_t n_sequences = 0;

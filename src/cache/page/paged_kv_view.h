@@ -11,6 +11,8 @@
 namespace kvasir::cache {
 
 /// Non-owning. Valid until the sequence is next appended to, truncated or closed.
+/// Slots at and after `n_tokens`, and appended slots not yet written, hold undefined bytes (frames
+/// are reused, not cleared): possibly NaN, so a kernel must mask them, not multiply them by zero.
 struct PagedKvView {
   /// Page index -> start of its frame. Null where a window group has freed the page: such pages lie
   /// wholly below every window that the kernel will be asked for.

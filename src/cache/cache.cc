@@ -1,0 +1,152 @@
+#include "cache/cache.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cache/impl.h"
+
+namespace kvasir::cache {
+
+namespace {
+
+Error invalid(std::string message) {
+  return Error{ErrorCode::kInvalidArgument, "cache: " + std::move(message)};
+}
+
+/// Gives every layer number its place. Errors: a number twice, missing or out of order.
+Status place_layers(const std::vector<GroupSpec>& groups,
+                    std::vector<KvCache::Impl::LayerPlace>& layers) {
+  std::size_t n_layers = 0;
+  for (const GroupSpec& group : groups) n_layers += group.layers.size();
+  layers.assign(n_layers, {});
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<int>& numbers = groups[g].layers;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] < 0 || static_cast<std::size_t>(numbers[i]) >= n_layers) {
+        return invalid(fmt::format("layer numbers have a gap; got layer {} in group {}, want 0..{}",
+                                   numbers[i], g, n_layers - 1));
+      }
+      if (i > 0 && numbers[i] <= numbers[i - 1]) {
+        return invalid(fmt::format("layers of group {} are not ascending; got {} after {}", g,
+                                   numbers[i], numbers[i - 1]));
+      }
+      auto& place = layers[static_cast<std::size_t>(numbers[i])];
+      if (place.group_idx >= 0) {
+        return invalid(fmt::format("layer {} in two groups; got {} and {}, want one", numbers[i],
+                                   place.group_idx, g));
+      }
+      place = {.group_idx = static_cast<int>(g), .layer_in_group = static_cast<int>(i)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+KvCache::~KvCache() { KVASIR_CHECK(impl_->open.empty()); }
+
+Result<std::unique_ptr<KvCache>> KvCache::create(const CacheOptions& options, ByteBudget& budget) {
+  if (options.groups.empty()) return invalid("no cache group; got 0, want at least 1");
+  auto impl = std::make_unique<Impl>(options, budget);
+  KVASIR_RETURN_IF_ERROR(place_layers(options.groups, impl->layers));
+  for (const GroupSpec& group : options.groups) {
+    if (group.window < 0) {
+      return invalid(fmt::format("window; got {} tokens, want 0 (all) or more", group.window));
+    }
+    KVASIR_ASSIGN_OR_RETURN(
+        const PageGeometry geometry,
+        PageGeometry::create({.shape = {.n_layers = static_cast<int>(group.layers.size()),
+                                        .n_kv_heads = group.n_kv_heads,
+                                        .head_dim = group.head_dim},
+                              .codec_k = options.codec_k,
+                              .codec_v = options.codec_v,
+                              .page_tokens = options.page_tokens,
+                              .head_order = options.head_order}));
+    impl->groups.push_back(std::make_unique<Impl::Group>(group, geometry, budget));
+  }
+  return std::unique_ptr<KvCache>(new KvCache(std::move(impl)));
+}
+
+Sequence KvCache::open() {
+  auto state = std::make_unique<Sequence::State>(*impl_);
+  state->tables.reserve(impl_->groups.size());
+  for (auto& group : impl_->groups) state->tables.emplace_back(group->pool, group->geometry);
+  return Sequence(std::move(state));
+}
+
+const CacheOptions& KvCache::options() const { return impl_->options; }
+
+MemorySummary KvCache::memory_summary() const {
+  MemorySummary summary;
+  summary.n_sequences = impl_->open.size();
+  for (std::size_t g = 0; g < impl_->groups.size(); ++g) {
+    const Impl::Group& group = *impl_->groups[g];
+    const int page_tokens = group.geometry.page_tokens();
+    // Owners of one page may have come to different lengths in it: the longest counts.
+    std::vector<int> n_filled(group.pool.page_id_limit(), 0);
+    for (const Sequence::State* state : impl_->open) {
+      const PageTable& table = state->tables[g];
+      for (int i = table.first_live(); i < table.n_pages(); ++i) {
+        int& filled = n_filled[table.page(i)];
+        filled = std::max(filled, std::min(page_tokens, state->n_tokens - i * page_tokens));
+      }
+    }
+    std::uint64_t n_slots = 0;
+    for (const int filled : n_filled) n_slots += static_cast<std::uint64_t>(filled);
+
+    MemorySummary::Group line;
+    line.page_tokens = page_tokens;
+    line.frame_bytes = group.pool.frame_bytes();
+    line.n_pages_used = group.pool.n_used();
+    line.n_pages_free = group.pool.n_free();
+    line.allocated = group.pool.allocated_bytes();
+    line.used = group.pool.used_bytes();
+    line.filled = n_slots * group.geometry.token_bytes();
+    line.shared = group.pool.n_shared() * line.frame_bytes;
+    line.wasted = line.used - line.filled;
+    summary.allocated += line.allocated;
+    summary.used += line.used;
+    summary.filled += line.filled;
+    summary.shared += line.shared;
+    summary.wasted += line.wasted;
+    summary.groups.push_back(line);
+  }
+  summary.reserved_kv = impl_->budget.reserved(MemoryOwner::kKv);
+  summary.reserved_weights = impl_->budget.reserved(MemoryOwner::kWeights);
+  summary.reserved_scratch = impl_->budget.reserved(MemoryOwner::kScratch);
+  summary.budget = impl_->budget.limit();
+  return summary;
+}
+
+void KvCache::check_invariants() const {
+  for (std::size_t i = 0; i < impl_->open.size(); ++i) {
+    const Sequence::State& state = *impl_->open[i];
+    KVASIR_CHECK(state.open_idx == i);
+    KVASIR_CHECK(state.tables.size() == impl_->groups.size());
+  }
+  for (std::size_t g = 0; g < impl_->groups.size(); ++g) {
+    const Impl::Group& group = *impl_->groups[g];
+    const int page_tokens = group.geometry.page_tokens();
+    std::vector<std::uint32_t> owners(group.pool.page_id_limit(), 0);
+    for (const Sequence::State* state : impl_->open) {
+      const PageTable& table = state->tables[g];
+      KVASIR_CHECK(table.n_pages() == pages_for(state->n_tokens, page_tokens));
+      // I4; a query that sees none of the history needs no page of it.
+      const int first = first_visible(state->n_tokens, group.spec.window);
+      KVASIR_CHECK(first / page_tokens >= table.first_live() || first == state->n_tokens);
+      for (int i = 0; i < table.n_pages(); ++i) {
+        const bool live = i >= table.first_live();
+        KVASIR_CHECK(live == (table.page(i) != kNoPage));
+        KVASIR_CHECK(table.frames()[i] == (live ? group.pool.frame(table.page(i)) : nullptr));
+        if (live) ++owners[table.page(i)];
+      }
+    }
+    group.pool.check_invariants(owners);  // I1, I3
+  }
+}
+
+}  // namespace kvasir::cache

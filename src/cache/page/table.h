@@ -1,0 +1,60 @@
+// The pages of one sequence in one cache group, in token order.
+//
+// Invariants
+// I1 Page i holds the tokens [i * page_tokens, (i + 1) * page_tokens); the table ends with the page
+//    of its last slot.
+// I2 Pages below first_live() are freed (kNoPage, null frame), all others are owned once by this
+//    table.
+// Thread safety: engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/page/geometry.h"
+#include "cache/page/pool.h"
+
+namespace kvasir::cache {
+
+class PageTable {
+ public:
+  /// `pool` and `geometry` must outlive the table; its frames have that geometry.
+  PageTable(PagePool& pool, const PageGeometry& geometry) : pool_(&pool), geometry_(&geometry) {}
+  ~PageTable() { truncate(0); }
+  PageTable(PageTable&& other) noexcept;
+  PageTable& operator=(PageTable&&) = delete;
+
+  /// Another table that owns the same pages.
+  PageTable share() const;
+
+  /// Pages that `n_new` more slots behind `n_tokens` need, a private copy of a shared filling page
+  /// included.
+  int pages_needed(int n_tokens, int n_new) const;
+
+  /// Makes the slots [n_tokens, n_tokens + n_new) writable with the pages `fresh`, which become the
+  /// table's own. Requires: fresh.size() == pages_needed(n_tokens, n_new).
+  void grow(int n_tokens, const std::vector<PageId>& fresh);
+
+  /// Drops the pages that hold none of the first `n_tokens` tokens.
+  void truncate(int n_tokens);
+
+  /// Frees the pages that end at or below token `n_dead`.
+  void free_below(int n_dead);
+
+  int n_pages() const { return static_cast<int>(pages_.size()); }
+  int first_live() const { return first_live_; }
+  PageId page(int page_idx) const { return pages_[static_cast<std::size_t>(page_idx)]; }
+  /// Page index -> frame, null below first_live(). Valid until the table next changes.
+  std::uint8_t* const* frames() const { return frames_.data(); }
+
+ private:
+  bool shares_filling_page(int n_tokens) const;
+
+  PagePool* pool_;
+  const PageGeometry* geometry_;
+  std::vector<PageId> pages_;
+  std::vector<std::uint8_t*> frames_;
+  int first_live_ = 0;
+};
+
+}  // namespace kvasir::cache

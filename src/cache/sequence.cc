@@ -1,0 +1,134 @@
+// The verbs of a sequence. Each one checks or obtains everything it needs in all groups before it
+// changes any of them, so a refused call leaves the sequence as it was.
+#include <fmt/core.h>
+
+#include <limits>
+#include <utility>
+
+#include "cache/cache.h"
+#include "cache/impl.h"
+
+namespace kvasir::cache {
+
+Sequence::State::State(KvCache::Impl& cache_impl)
+    : cache(cache_impl), open_idx(cache_impl.open.size()) {
+  cache.open.push_back(this);
+}
+
+Sequence::State::~State() {
+  cache.open[open_idx] = cache.open.back();
+  cache.open[open_idx]->open_idx = open_idx;
+  cache.open.pop_back();
+}
+
+Sequence::Sequence(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Sequence::Sequence(Sequence&&) noexcept = default;
+Sequence& Sequence::operator=(Sequence&&) noexcept = default;
+Sequence::~Sequence() = default;
+
+int Sequence::n_tokens() const {
+  KVASIR_CHECK(is_open());
+  return state_->n_tokens;
+}
+
+Status Sequence::append(int n) {
+  KVASIR_CHECK(is_open() && n >= 0);
+  State& state = *state_;
+  auto& groups = state.cache.groups;
+  const int longest = std::numeric_limits<int>::max() - state.cache.options.page_tokens;
+  if (n > longest - state.n_tokens) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("cache: sequence too long; got {} + {} tokens, want at most {}",
+                             state.n_tokens, n, longest)};
+  }
+
+  std::vector<std::vector<PageId>> fresh(groups.size());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const int n_pages = state.tables[g].pages_needed(state.n_tokens, n);
+    Status status = groups[g]->pool.allocate(n_pages, fresh[g]);
+    if (status) continue;
+    for (std::size_t done = g; done > 0; --done) {
+      auto& pages = fresh[done - 1];
+      for (; !pages.empty(); pages.pop_back()) groups[done - 1]->pool.drop_owner(pages.back());
+    }
+    return Error{
+        status.error().code,
+        fmt::format("cache: cannot append {} tokens to {}: group {} needs {} pages of {} B; {}", n,
+                    state.n_tokens, g, n_pages, groups[g]->pool.frame_bytes(),
+                    status.error().message)};
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) state.tables[g].grow(state.n_tokens, fresh[g]);
+  state.n_tokens += n;
+  return {};
+}
+
+Result<Sequence> Sequence::fork() const {
+  KVASIR_CHECK(is_open());
+  auto copy = std::make_unique<State>(state_->cache);
+  copy->n_tokens = state_->n_tokens;
+  copy->tables.reserve(state_->tables.size());
+  for (const PageTable& table : state_->tables) copy->tables.push_back(table.share());
+  return Sequence(std::move(copy));
+}
+
+Status Sequence::truncate(int n_tokens) {
+  KVASIR_CHECK(is_open());
+  State& state = *state_;
+  KVASIR_CHECK(0 <= n_tokens && n_tokens <= state.n_tokens);
+  const int page_tokens = state.cache.options.page_tokens;
+  for (std::size_t g = 0; g < state.tables.size(); ++g) {
+    const int window = state.cache.groups[g]->spec.window;
+    const int first = first_visible(n_tokens, window);
+    // Nothing of the history is visible and no slot of an old page will be written: no page is
+    // used.
+    if (first == n_tokens && n_tokens % page_tokens == 0) continue;
+    if (first / page_tokens < state.tables[g].first_live()) {
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("cache: cannot go back to {} tokens: group {} (window {}) has freed "
+                      "what they see; got tokens from {} on, want from {}",
+                      n_tokens, g, window, state.tables[g].first_live() * page_tokens, first)};
+    }
+  }
+  for (PageTable& table : state.tables) table.truncate(n_tokens);
+  state.n_tokens = n_tokens;
+  return {};
+}
+
+void Sequence::free_below_windows() {
+  KVASIR_CHECK(is_open());
+  State& state = *state_;
+  for (std::size_t g = 0; g < state.tables.size(); ++g) {
+    const int window = state.cache.groups[g]->spec.window;
+    if (window > 0) state.tables[g].free_below(first_visible(state.n_tokens, window));
+  }
+}
+
+std::vector<PagedKvView> Sequence::views() const {
+  KVASIR_CHECK(is_open());
+  const KvCache::Impl& cache = state_->cache;
+  std::vector<PagedKvView> views;
+  views.reserve(cache.layers.size());
+  for (const KvCache::Impl::LayerPlace& place : cache.layers) {
+    const auto group_idx = static_cast<std::size_t>(place.group_idx);
+    const PageGeometry& geometry = cache.groups[group_idx]->geometry;
+    views.push_back({.frames = state_->tables[group_idx].frames(),
+                     .n_tokens = state_->n_tokens,
+                     .strips_per_page = geometry.strips_per_page(),
+                     .n_kv_heads = geometry.shape().n_kv_heads,
+                     .head_dim = geometry.shape().head_dim,
+                     .codec_k = geometry.options().codec_k,
+                     .codec_v = geometry.options().codec_v,
+                     .k_offset = geometry.k_offset(place.layer_in_group),
+                     .v_offset = geometry.v_offset(place.layer_in_group),
+                     .k_head_stride = geometry.k_head_stride(),
+                     .k_strip_stride = geometry.k_strip_stride(),
+                     .v_head_stride = geometry.v_head_stride(),
+                     .v_row_stride = geometry.v_row_stride()});
+  }
+  return views;
+}
+
+void Sequence::close() { state_.reset(); }
+
+}  // namespace kvasir::cache
