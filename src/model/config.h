@@ -31,18 +31,22 @@ struct ModelConfig {
   float attention_scale = 0.0f;      ///< multiplies q . k
   float attention_softcap = 0.0f;    ///< 0: none (gemma2: 50)
   float final_softcap = 0.0f;        ///< 0: none (gemma2: 30)
+  bool has_pre_norms = true;         ///< norms before attention and feed-forward (all but olmo2)
   bool has_qk_norm = false;          ///< RMS norm of each q and k head (qwen3, gemma3)
+  bool qk_norm_spans_heads = false;  ///< ... of all heads of a row together (olmo2)
   bool has_post_norms = false;       ///< norms after attention and feed-forward (gemma2, gemma3)
   bool fused_qkv = false;            ///< one attn_qkv tensor (phi3)
   bool fused_gate_up = false;        ///< one ffn_up tensor holding gate then up (phi3)
 
   int window = 0;                    ///< of the sliding-window layers; 0: none
   std::vector<bool> is_window_layer; ///< [n_layers]
+  std::vector<bool> is_rope_layer;   ///< [n_layers]; false: positions are not encoded (smollm3)
   /// Rope per layer kind: [0] full attention, [1] sliding window (gemma3's local base).
   RopeTable rope[2];
 
+  /// `n_ctx` is the longest context that will be run (0: n_ctx_train); only LongRoPE depends on it.
   /// Errors: kInvalidModel, kUnsupported naming the architecture or the feature.
-  static Result<ModelConfig> from_gguf(const gguf::File& file);
+  static Result<ModelConfig> from_gguf(const gguf::File& file, int n_ctx = 0);
 };
 
 }  // namespace kvasir::model

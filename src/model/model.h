@@ -22,6 +22,8 @@ namespace kvasir::model {
 
 struct LoadOptions {
   ActivationMode activations = ActivationMode::kInt8;
+  /// Longest context that will be run, tokens (0: as trained); chooses LongRoPE's factors only.
+  int n_ctx = 0;
   /// Called as tensors are packed, with the share done 0..1; may be empty.
   std::function<void(double)> progress;
 };
@@ -40,7 +42,8 @@ struct ForwardItem {
 class Model {
  public:
   /// Errors: kInvalidModel (missing tensor, wrong shape, nonsense hyperparameters), kUnsupported
-  /// (architecture or weight type, by name). `budget` is charged for the weights first.
+  /// (architecture or weight type, by name), kExhausted with the numbers. `budget` is charged for the
+  /// weights first and must outlive the model.
   static Result<std::unique_ptr<Model>> load(const gguf::File& file, const LoadOptions& options,
                                              cache::ByteBudget& budget, ThreadPool& pool);
   ~Model();
