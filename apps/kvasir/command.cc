@@ -249,15 +249,15 @@ std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Result<nlohmann::json> parse_json(std::string_view text, const std::string& where) {
+Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
   constexpr int kDepthMax = 64;
   bool too_deep = false;
-  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+  const auto limit_depth = [&](int depth, nlohmann::ordered_json::parse_event_t, nlohmann::ordered_json&) {
     if (depth > kDepthMax) too_deep = true;
     return !too_deep;
   };
   try {
-    nlohmann::json json = nlohmann::json::parse(text, limit_depth);
+    nlohmann::ordered_json json = nlohmann::ordered_json::parse(text, limit_depth);
     if (too_deep) {
       return Error{ErrorCode::kInvalidArgument,
                    fmt::format("{}: JSON nested too deep; want at most {} levels", where, kDepthMax)};
@@ -290,7 +290,7 @@ nlohmann::json to_json(const cache::MemorySummary& memory) {
 
 Result<std::vector<TokenId>> parse_ids(const std::string& text) {
   const bool bracketed = text.find('[') != std::string::npos;
-  KVASIR_ASSIGN_OR_RETURN(const nlohmann::json json,
+  KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json json,
                           parse_json(bracketed ? text : "[" + text + "]", "--ids"));
   std::vector<TokenId> ids;
   for (const auto& id : json) {

@@ -105,8 +105,8 @@ Result<std::string> read_input(const std::string& path);
 
 /// JSON as one line; invalid UTF-8 becomes U+FFFD.
 std::string dump(const nlohmann::json& json);
-/// Strict parse (duplicate keys last wins, depth-limited). Errors: kInvalidArgument with position.
-Result<nlohmann::json> parse_json(std::string_view text, const std::string& where);
+/// Strict parse, keys in their order, depth-limited. Errors: kInvalidArgument with the position.
+Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
 nlohmann::json to_json(const cache::MemorySummary& memory);
 /// "1,2,3" or a JSON array. Errors: kInvalidArgument.
 Result<std::vector<TokenId>> parse_ids(const std::string& text);

@@ -44,6 +44,10 @@ class Session {
   std::span<const float> logits() const { return logits_; }
   std::span<const TokenId> tokens() const { return tokens_; }
   int n_tokens() const { return static_cast<int>(tokens_.size()); }
+  /// One model layer's K/V, for `trace` and tests. Valid until the next non-const call.
+  cache::PagedKvView view(int layer) const {
+    return sequence_.views()[static_cast<std::size_t>(layer)];
+  }
 
   /// Gives every page back: the end of a generation's life.
   void clear();

@@ -1,0 +1,185 @@
+// kvasir bench: tokens per second at depth, in llama-bench's columns, and what the KV cache saves.
+#include <fmt/core.h>
+
+#include <ctime>
+
+#include "base/units.h"
+#include "cache/codec/row_codec.h"
+#include "command.h"
+#include "eval/throughput.h"
+#include "simd/cpu.h"
+
+namespace kvasir::cli {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  eval::ThroughputOptions options;
+  std::vector<int> lengths{128, 256, 512, 1024, 2048};
+  bool no_kv_cache = false;
+  std::string output = "md";
+};
+
+/// What every row says about the machine and the model.
+struct Setting {
+  std::string file, type, cpu, codec_k, codec_v, time;
+  std::uint64_t size = 0;
+  double n_params = 0;
+  int n_threads = 0, n_batch = 0, page_tokens = 0;
+};
+
+Setting setting_of(const engine::Engine& engine) {
+  Setting setting;
+  const model::ModelConfig& config = engine.model().config();
+  setting.file = engine.options().model_path;
+  setting.type = config.architecture + (config.name.empty() ? "" : " " + config.name);
+  setting.cpu = simd::cpu_report().brand;
+  setting.codec_k = cache::codec_name(engine.options().codec_k);
+  setting.codec_v = cache::codec_name(engine.options().codec_v);
+  setting.size = engine.model().weight_bytes();
+  setting.n_params = engine.model().multiply_adds(0);
+  setting.n_threads = const_cast<engine::Engine&>(engine).pool().n_threads();
+  setting.n_batch = engine.options().n_batch;
+  setting.page_tokens = engine.options().page_tokens;
+  char buffer[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  setting.time = std::string(buffer, std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc));
+  return setting;
+}
+
+void print_markdown(const Setting& setting, const std::vector<eval::ThroughputRow>& rows) {
+  print(fmt::format("{}, {} threads, {} repetitions\n\n", setting.cpu, setting.n_threads,
+                    rows.empty() ? 0 : rows.front().seconds.size()));
+  print("| model | weights | params | threads | type_k | type_v | test | t/s | median t/s |\n");
+  print("| --- | ---: | ---: | ---: | --- | --- | --- | ---: | ---: |\n");
+  for (const eval::ThroughputRow& row : rows) {
+    print(fmt::format("| {} | {} | {:.1f} M | {} | {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} |\n",
+                      setting.type, format_bytes(setting.size), setting.n_params / 1e6,
+                      setting.n_threads, setting.codec_k, setting.codec_v, row.test_name(),
+                      row.mean_rate(), row.deviation_rate(), row.median_rate()));
+  }
+}
+
+nlohmann::json row_json(const Setting& setting, const eval::ThroughputRow& row) {
+  std::vector<double> rates, nanoseconds;
+  double sum = 0;
+  for (const double seconds : row.seconds) {
+    rates.push_back(row.n_tokens() / seconds);
+    nanoseconds.push_back(seconds * 1e9);
+    sum += seconds * 1e9;
+  }
+  return {{"cpu_info", setting.cpu},
+          {"model_filename", setting.file},
+          {"model_type", setting.type},
+          {"model_size", setting.size},
+          {"n_batch", setting.n_batch},
+          {"n_threads", setting.n_threads},
+          {"type_k", setting.codec_k},
+          {"type_v", setting.codec_v},
+          {"page_tokens", setting.page_tokens},
+          {"n_prompt", row.n_prompt},
+          {"n_gen", row.n_generate},
+          {"n_depth", row.n_depth},
+          {"test", row.test_name()},
+          {"test_time", setting.time},
+          {"avg_ns", sum / static_cast<double>(row.seconds.size())},
+          {"avg_ts", row.mean_rate()},
+          {"stddev_ts", row.deviation_rate()},
+          {"median_ts", row.median_rate()},
+          {"samples_ns", nanoseconds},
+          {"samples_ts", rates}};
+}
+
+Status bench_rows(const BenchFlags& flags, engine::Engine& engine) {
+  ProgressBar bar("bench");
+  const auto progress = [&](const std::string& note) { bar.update(0, note); };
+  KVASIR_ASSIGN_OR_RETURN(const auto rows, eval::throughput(engine, flags.options, progress));
+  const Setting setting = setting_of(engine);
+  if (flags.output == "md") {
+    print_markdown(setting, rows);
+    return {};
+  }
+  nlohmann::json all = nlohmann::json::array();
+  for (const eval::ThroughputRow& row : rows) all.push_back(row_json(setting, row));
+  print(dump(all) + "\n");
+  return {};
+}
+
+Status bench_saving(const BenchFlags& flags, engine::Engine& engine) {
+  ProgressBar bar("bench");
+  const auto progress = [&](const std::string& note) { bar.update(0, note); };
+  KVASIR_ASSIGN_OR_RETURN(
+      const auto savings,
+      eval::cache_saving(engine, flags.lengths, flags.options.n_repetitions, progress));
+  const Setting setting = setting_of(engine);
+  nlohmann::json all = nlohmann::json::array();
+  std::string table = fmt::format(
+      "{}, {}, {} threads, median of {}\n\n"
+      "| tokens | ms, KV cache | ms, recomputed | ratio | multiply-adds, KV cache | recomputed | saved |\n"
+      "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+      setting.cpu, setting.type, setting.n_threads, flags.options.n_repetitions);
+  for (const eval::CacheSaving& saving : savings) {
+    const double saved = 1.0 - saving.cached_multiply_adds / saving.recomputed_multiply_adds;
+    table += fmt::format("| {} | {:.2f} | {:.1f} | {:.0f}x | {:.3g} | {:.3g} | {:.2f} % |\n",
+                         saving.n_tokens, saving.cached_ms, saving.recomputed_ms,
+                         saving.recomputed_ms / saving.cached_ms, saving.cached_multiply_adds,
+                         saving.recomputed_multiply_adds, 100 * saved);
+    all.push_back({{"n_tokens", saving.n_tokens},
+                   {"cached_ms", saving.cached_ms},
+                   {"recomputed_ms", saving.recomputed_ms},
+                   {"cached_multiply_adds", saving.cached_multiply_adds},
+                   {"recomputed_multiply_adds", saving.recomputed_multiply_adds}});
+  }
+  if (flags.output == "md") {
+    print(table);
+  } else {
+    print(dump({{"cpu_info", setting.cpu},
+                {"model_type", setting.type},
+                {"n_threads", setting.n_threads},
+                {"n_repetitions", flags.options.n_repetitions},
+                {"rows", all}}) +
+          "\n");
+  }
+  return {};
+}
+
+Status bench(const BenchFlags& flags) {
+  if (flags.options.n_repetitions < 1 || flags.options.n_repetitions > 1000) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--repetitions: got {}, want 1 to 1000", flags.options.n_repetitions)};
+  }
+  for (const auto* values : {&flags.options.n_prompt, &flags.options.n_generate, &flags.options.n_depth}) {
+    for (const int value : *values) {
+      if (value < 0) {
+        return Error{ErrorCode::kInvalidArgument, fmt::format("bench: got {}, want a count >= 0", value)};
+      }
+    }
+  }
+  KVASIR_ASSIGN_OR_RETURN(const auto engine, flags.model.load());
+  return flags.no_kv_cache ? bench_saving(flags, *engine) : bench_rows(flags, *engine);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, std::vector<Command>& commands) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* sub = app.add_subcommand("bench", "tokens per second at depth; llama-bench's columns");
+  flags->model.add(*sub, ModelFlags::Set::kEngine);
+  sub->add_option("-p,--n-prompt", flags->options.n_prompt, "prompt sizes: 512,2048; 0: none")->delimiter(',');
+  sub->add_option("-n,--n-gen", flags->options.n_generate, "tokens to generate; 0: none")->delimiter(',');
+  sub->add_option("-d,--n-depth", flags->options.n_depth, "history sizes: 0,4096")->delimiter(',');
+  sub->add_option("-r,--repetitions", flags->options.n_repetitions, "timed runs of each row");
+  sub->add_flag("--no-kv-cache", flags->no_kv_cache,
+                "the price of one more token with the cache and without");
+  sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")->delimiter(',');
+  sub->add_option("-o,--output", flags->output, "md or json")->check(CLI::IsMember({"md", "json"}));
+  sub->add_flag_callback("--json", [flags] { flags->output = "json"; }, "same as -o json");
+  commands.push_back({sub, [flags] {
+                        const Status status = bench(*flags);
+                        return status ? Exit::kOk : report(status.error());
+                      }});
+}
+
+}  // namespace kvasir::cli

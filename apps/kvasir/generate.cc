@@ -1,0 +1,80 @@
+#include "generate.h"
+
+#include <fmt/core.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace kvasir::cli {
+namespace {
+
+double rate(int n_tokens, double seconds) { return seconds > 0 ? n_tokens / seconds : 0.0; }
+
+}  // namespace
+
+Result<Answer> answer(engine::Engine& engine, engine::Session& session,
+                      std::span<const TokenId> prompt, const engine::GenerationParams& params,
+                      const std::function<void(std::string_view)>& on_text) {
+  Answer result;
+  {
+    ProgressBar bar("prompt");
+    const auto progress = [&](int done, int total) {
+      bar.update(static_cast<double>(done) / total, fmt::format("{}/{} tokens", done, total));
+    };
+    KVASIR_ASSIGN_OR_RETURN(result.prompt, session.prompt(prompt, progress, &interrupted()));
+  }
+  const SteadyClock clock;
+  engine::Generation generation(engine, session, params);
+  const int n_before = session.n_tokens();
+  const double start = clock.now_seconds();
+  while (true) {
+    if (interrupted().load()) {
+      result.finish_reason = "interrupted";
+      break;
+    }
+    KVASIR_ASSIGN_OR_RETURN(const engine::Generation::Event event, generation.next());
+    if (!event.text.empty()) {
+      result.text += event.text;
+      on_text(event.text);
+    }
+    if (event.finished) {
+      result.finish_reason = engine::finish_reason_name(*event.finished);
+      break;
+    }
+  }
+  result.generate_seconds = clock.now_seconds() - start;
+  result.n_timed = session.n_tokens() - n_before;
+  result.ids = generation.tokens();
+  return result;
+}
+
+std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
+  const std::string reused =
+      answer.prompt.n_reused > 0 ? fmt::format(", {} from cache", answer.prompt.n_reused) : "";
+  return fmt::format(
+      "prompt {} tokens ({:.1f} tokens/s{}), answer {} tokens ({:.1f} tokens/s), KV {} allocated, {} used",
+      answer.prompt.n_prompt, rate(answer.prompt.n_computed, answer.prompt.seconds), reused,
+      answer.ids.size(), rate(answer.n_timed, answer.generate_seconds),
+      format_bytes(memory.allocated), format_bytes(memory.used));
+}
+
+nlohmann::json usage_json(const Answer& answer) {
+  const auto n_answer = static_cast<int>(answer.ids.size());
+  return {{"prompt_tokens", answer.prompt.n_prompt},
+          {"completion_tokens", n_answer},
+          {"total_tokens", answer.prompt.n_prompt + n_answer},
+          {"prompt_tokens_details", {{"cached_tokens", answer.prompt.n_reused}}}};
+}
+
+nlohmann::json timings_json(const Answer& answer, double load_seconds) {
+  return {{"load_ms", 1e3 * load_seconds},
+          {"cache_n", answer.prompt.n_reused},
+          {"prompt_n", answer.prompt.n_computed},
+          {"prompt_ms", 1e3 * answer.prompt.seconds},
+          {"prompt_per_second", rate(answer.prompt.n_computed, answer.prompt.seconds)},
+          {"predicted_n", answer.n_timed},
+          {"predicted_ms", 1e3 * answer.generate_seconds},
+          {"predicted_per_second", rate(answer.n_timed, answer.generate_seconds)}};
+}
+
+}  // namespace kvasir::cli

@@ -1,0 +1,34 @@
+// Runs one generation to its end for `run` and `chat`: streams, measures, reports.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "command.h"
+#include "engine/generation.h"
+#include "engine/session.h"
+
+namespace kvasir::cli {
+
+struct Answer {
+  std::string text;
+  std::vector<TokenId> ids;
+  std::string finish_reason;  ///< "interrupted" after Ctrl-C
+  engine::PromptReport prompt;
+  double generate_seconds = 0;
+  int n_timed = 0;            ///< tokens computed within generate_seconds
+};
+
+/// Computes the prompt (with a progress bar), then generates; `on_text` gets each piece at once.
+/// Ctrl-C ends the answer early and keeps what is computed in the session.
+Result<Answer> answer(engine::Engine& engine, engine::Session& session,
+                      std::span<const TokenId> prompt, const engine::GenerationParams& params,
+                      const std::function<void(std::string_view)>& on_text);
+
+/// "prompt 31 tokens (512 tokens/s), answer 84 tokens (98 tokens/s), KV 2.8 MiB allocated, ..."
+std::string figures(const Answer& answer, const cache::MemorySummary& memory);
+
+nlohmann::json usage_json(const Answer& answer);
+nlohmann::json timings_json(const Answer& answer, double load_seconds);
+
+}  // namespace kvasir::cli
