@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building needs, those that are missing only. Without missing ones
+# it touches nothing and needs neither root nor a network.
+# Usage: scripts/install-deps.sh [more packages...]
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+packages=(
+  make g++ cmake ninja-build pkgconf                     # build
+  libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev  # libraries
+  libpcre2-dev libutf8proc-dev libssl-dev
+  libgtest-dev                                           # tests
+  python3 python3-pip ca-certificates                    # the default model; lint
+  "$@"
+)
+
+if ! command -v dpkg-query >/dev/null; then
+  say "not a Debian system: make sure that these are installed: ${packages[*]}"
+  exit 0
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  if [ "$status" != installed ]; then missing+=("$package"); fi
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || die "these packages are missing, and installing them takes root or \
+sudo, neither of which is at hand; as root, run: apt-get install -y ${missing[*]}"
+  as_root=(sudo)
+  # Ask for the password here, where the prompt is seen, not inside a step.
+  sudo -v || die "sudo refused; as root, run: apt-get install -y ${missing[*]}"
+fi
+
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q
+  -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3)
+say "installing ${missing[*]}"
+step "package lists" apt-update "${apt[@]}" update
+step "packages (${#missing[@]})" apt-install "${apt[@]}" install --no-install-recommends "${missing[@]}"
