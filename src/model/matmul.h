@@ -20,13 +20,25 @@ namespace kvasir::model {
 /// kFloat32 is the reference mode of every evaluation (`--act f32`).
 enum class ActivationMode : std::uint8_t { kInt8, kFloat32 };
 
+/// 32 columns of one token in int8: one cache line, all that an integer dot needs to know of them.
+struct alignas(64) ActivationGroup {
+  std::int8_t codes[32];        ///< q = round(x / scale), -127..127
+  float scale;                  ///< da = max|x| / 127
+  float sum;                    ///< da * sum(q)
+  float half_sums[2];           ///< the same of each 16 columns
+  std::int32_t minus_code_sum;  ///< -sum(q)
+  std::int32_t minus_half_code_sums[2];
+  std::int32_t unused;
+};
+static_assert(sizeof(ActivationGroup) == 64);
+
 /// Rows of activations as the kernels read them; reused from step to step, grows when needed.
 class Activations {
  public:
-  /// Takes `n_tokens` rows of `n_cols` floats (row t at `x + t * row_stride`) and, in kInt8, prepares
-  /// their int8 form: q = round(x / da), da = max|x| / 127 per 32 columns. Forks over `pool` when it
-  /// pays. `x` must stay valid until the matmuls over it are done.
-  /// Requires: n_cols a multiple of 32 for kInt8; otherwise float kernels are used throughout.
+  /// Takes `n_tokens` rows of `n_cols` floats (row t at `x + t * row_stride`) and, in kInt8,
+  /// prepares their int8 form: q = round(x / da), da = max|x| / 127 per 32 columns. Forks over
+  /// `pool` when it pays. `x` must stay valid until the matmuls over it are done. Where n_cols is
+  /// not a multiple of 32, only matrices of float formats can be multiplied.
   void prepare(ThreadPool& pool, ActivationMode mode, const float* x, int n_tokens, int n_cols,
                std::size_t row_stride);
 
@@ -34,17 +46,20 @@ class Activations {
   int n_tokens() const { return n_tokens_; }
   int n_cols() const { return n_cols_; }
   const float* row(int token) const { return x_ + static_cast<std::size_t>(token) * row_stride_; }
-  /// int8 codes [n_cols]; scales da [n_cols / 32]; da * sum(q) of each 16 columns [n_cols / 16].
-  const std::int8_t* codes(int token) const;
-  const float* scales(int token) const;
-  const float* sums(int token) const;
+  std::size_t row_stride() const { return row_stride_; }
+  /// The int8 form. Shape: [n_cols / 32]. Requires: has_groups().
+  const ActivationGroup* groups(int token) const {
+    return reinterpret_cast<const ActivationGroup*>(buffer_.data()) +
+           static_cast<std::size_t>(token) * static_cast<std::size_t>(n_cols_ / 32);
+  }
+  bool has_groups() const { return mode_ == ActivationMode::kInt8 && n_cols_ % 32 == 0; }
   std::size_t scratch_bytes() const { return buffer_.size(); }
 
  private:
   ActivationMode mode_ = ActivationMode::kFloat32;
   const float* x_ = nullptr;
   int n_tokens_ = 0, n_cols_ = 0;
-  std::size_t row_stride_ = 0, quantized_stride_ = 0;  // floats; bytes
+  std::size_t row_stride_ = 0;
   AlignedBuffer buffer_;
 };
 

@@ -3,11 +3,12 @@
 // Rows are taken in blocks of 16, one row to a vector lane. Integer formats (architecture.md D6):
 //
 //   value = scale * code + minimum        scale, minimum per group of 16 or 32 columns
-//   W4  code 0..15   Q4_0 Q4_1 Q4_K (groups of 32), Q2_K Q3_K (groups of 16)
-//   W8  code -128..127   Q5_0 Q5_1 Q8_0 Q5_K IQ4_NL IQ4_XS (32), Q6_K (16)
+//   W4  code in 4 bits   Q4_0 Q4_1 Q4_K (groups of 32), Q2_K Q3_K (groups of 16)
+//   W8  code in 8 bits   Q5_0 Q5_1 Q8_0 Q5_K IQ4_NL IQ4_XS (32), Q6_K (16)
 //   float   F32, F16, BF16 as they are
 //
 // Scales are f16 where the GGUF type stores f16 scales, f32 where it stores products (K types).
+// Byte layout of a block: model/packed_layout.h.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,14 @@ enum class PackedCodes : std::uint8_t { kW4, kW8, kF32, kF16, kBF16 };
 /// How a block of 16 rows is laid out; the kernels have one instance per value in use.
 struct PackedFormat {
   PackedCodes codes = PackedCodes::kF32;
-  int group_cols = 32;          ///< 16 or 32; integer formats only
-  bool scale_f32 = false;       ///< else f16
+  int group_cols = 32;     ///< 16 or 32; integer formats only
+  bool scale_f32 = false;  ///< else f16
   bool has_minimum = false;
+  /// Codes are stored as code + zero_point, so that the stored byte is never negative: 128 in W8, 8
+  /// in Q4_0, 4 in Q3_K, else 0.
+  int zero_point = 0;
   bool operator==(const PackedFormat&) const = default;
-  std::string name() const;     ///< "w4 g32 f16 min"
+  std::string name() const;  ///< "w4 g32 f16 min"
 };
 
 class Matrix {
@@ -42,11 +46,11 @@ class Matrix {
   /// The format this GGUF type is packed into. Errors: kUnsupported naming the type.
   static Result<PackedFormat> format_for(gguf::TensorType type);
 
-  /// Stacks the rows of `tensors` (all [n_cols, n_rows_i] in GGUF order, one packed format) into one
-  /// matrix, in parallel, and lets each source's memory go.
-  /// Errors: kUnsupported (type), kInvalidModel (shape; columns not a multiple of the group).
-  static Result<Matrix> pack(const gguf::File& file, std::span<const gguf::TensorInfo* const> tensors,
-                             ThreadPool& pool);
+  /// Stacks the rows of `tensors` (all [n_cols, n_rows_i] in GGUF order, one packed format) into
+  /// one matrix, in parallel, and lets each source's memory go. Errors: kUnsupported (type),
+  /// kInvalidModel (shape; columns not a multiple of the group).
+  static Result<Matrix> pack(const gguf::File& file,
+                             std::span<const gguf::TensorInfo* const> tensors, ThreadPool& pool);
 
   int n_rows() const { return n_rows_; }
   int n_cols() const { return n_cols_; }
