@@ -68,7 +68,7 @@ class KvCache;
 /// outlive its cache.
 class Sequence {
  public:
-  Sequence() = default;
+  Sequence();  ///< not open
   Sequence(Sequence&&) noexcept;
   Sequence& operator=(Sequence&&) noexcept;
   ~Sequence();

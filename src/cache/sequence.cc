@@ -22,6 +22,7 @@ Sequence::State::~State() {
 }
 
 Sequence::Sequence(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Sequence::Sequence() = default;
 Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;
 Sequence::~Sequence() = default;
