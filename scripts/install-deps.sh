@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building needs, those that are missing only. Without missing ones
-# it touches nothing and needs neither root nor a network.
+# Installs the Debian packages that building needs, those that are missing only. When none is, it
+# touches nothing and needs neither root nor a network.
 # Usage: scripts/install-deps.sh [more packages...]
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -39,4 +39,5 @@ apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q
   -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3)
 say "installing ${missing[*]}"
 step "package lists" apt-update "${apt[@]}" update
-step "packages (${#missing[@]})" apt-install "${apt[@]}" install --no-install-recommends "${missing[@]}"
+step "packages (${#missing[@]})" apt-install \
+  "${apt[@]}" install --no-install-recommends "${missing[@]}"
