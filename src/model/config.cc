@@ -78,7 +78,7 @@ Status read_heads(const Hyperparameters& hparams, ModelConfig& config) {
   return {};
 }
 
-/// The embedding's rows are the vocabulary; the tokenizer must agree when the file has one.
+/// The embedding's rows are the vocabulary; a tokenizer's tokens must each have one.
 Status read_vocab_size(const gguf::File& file, ModelConfig& config) {
   const gguf::TensorInfo* embedding = file.tensor("token_embd.weight");
   if (embedding == nullptr) return invalid("model: tensor 'token_embd.weight' is missing");
@@ -89,9 +89,11 @@ Status read_vocab_size(const gguf::File& file, ModelConfig& config) {
   }
   config.vocab_size = static_cast<int>(n_rows);
   KVASIR_ASSIGN_OR_RETURN(const gguf::Array* tokens, file.get_array("tokenizer.ggml.tokens"));
-  if (tokens != nullptr && tokens->size() != n_rows) {
-    return invalid(fmt::format("model: vocabulary and embedding disagree; got {} tokens, {} rows",
-                               tokens->size(), n_rows));
+  if (tokens != nullptr && tokens->size() > n_rows) {
+    return invalid(
+        fmt::format("model: vocabulary and embedding disagree; got {} tokens, want at most "
+                    "{}",
+                    tokens->size(), n_rows));
   }
   return {};
 }

@@ -1,0 +1,136 @@
+// Loads the tiny models of tests/data and runs tokens through them; shared by the model tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/env.h"
+#include "cache/cache.h"
+#include "gguf/file.h"
+#include "model/model.h"
+
+namespace kvasir::model::testing {
+
+inline std::filesystem::path data_path(const std::string& name) {
+  return std::filesystem::path(KVASIR_SOURCE_DIR) / "tests" / "data" / name;
+}
+
+/// Which layers share a page table.
+enum class Grouping { kModel, kPerLayer };
+
+struct Layout {
+  std::string name = "64-token pages";
+  int page_tokens = 64;
+  cache::HeadOrder head_order = cache::HeadOrder::kSplit;
+  Grouping grouping = Grouping::kModel;
+  cache::CodecId codec = cache::CodecId::kF32;
+};
+
+/// A model with its budget and threads.
+class Harness {
+ public:
+  static std::unique_ptr<Harness> load(const std::string& path, int n_threads = 1,
+                                       ActivationMode mode = ActivationMode::kFloat32) {
+    auto harness = std::make_unique<Harness>(n_threads);
+    auto file = gguf::File::open(Env::posix(), data_path(path).string());
+    if (!file) {
+      ADD_FAILURE() << file.error().message;
+      return nullptr;
+    }
+    LoadOptions options;
+    options.activations = mode;
+    auto model = Model::load(*file, options, harness->budget_, harness->pool_);
+    if (!model) {
+      ADD_FAILURE() << path << ": " << model.error().message;
+      return nullptr;
+    }
+    harness->model_ = *std::move(model);
+    return harness;
+  }
+
+  explicit Harness(int n_threads) : pool_(n_threads) {}
+
+  Model& model() { return *model_; }
+  ThreadPool& pool() { return pool_; }
+  int vocab_size() const { return model_->config().vocab_size; }
+
+  std::unique_ptr<cache::KvCache> make_cache(const Layout& layout) {
+    cache::CacheOptions options;
+    for (const cache::GroupSpec& group : model_->cache_groups()) {
+      if (layout.grouping == Grouping::kModel) {
+        options.groups.push_back(group);
+        continue;
+      }
+      for (const int layer : group.layers) {
+        cache::GroupSpec single = group;
+        single.layers = {layer};
+        options.groups.push_back(single);
+      }
+    }
+    options.codec_k = options.codec_v = layout.codec;
+    options.page_tokens = layout.page_tokens;
+    options.head_order = layout.head_order;
+    auto created = cache::KvCache::create(options, budget_);
+    if (!created) {
+      ADD_FAILURE() << layout.name << ": " << created.error().message;
+      return nullptr;
+    }
+    return *std::move(created);
+  }
+
+  struct Step {
+    cache::Sequence* sequence;
+    std::span<const TokenId> tokens;
+    int n_logits;
+  };
+
+  /// Appends, computes, frees below windows. Logits of all steps, in order.
+  std::vector<float> forward(std::span<const Step> steps) {
+    std::vector<std::vector<cache::PagedKvView>> views;
+    std::vector<ForwardItem> items;
+    for (const Step& step : steps) {
+      const int n_before = step.sequence->n_tokens();
+      const Status appended = step.sequence->append(static_cast<int>(step.tokens.size()));
+      EXPECT_TRUE(appended.has_value()) << (appended ? "" : appended.error().message);
+      views.push_back(step.sequence->views());
+      items.push_back(
+          {.tokens = step.tokens, .first_pos = n_before, .layers = {}, .n_logits = step.n_logits});
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
+    std::vector<float> logits;
+    const Status status = model_->forward(items, pool_, logits);
+    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message);
+    for (const Step& step : steps) step.sequence->free_below_windows();
+    return logits;
+  }
+
+  std::vector<float> forward(cache::Sequence& sequence, std::span<const TokenId> tokens,
+                             int n_logits) {
+    const Step step{&sequence, tokens, n_logits};
+    return forward(std::span<const Step>(&step, 1));
+  }
+
+ private:
+  cache::ByteBudget budget_;
+  ThreadPool pool_;
+  std::unique_ptr<Model> model_;
+};
+
+/// Ids below `vocab_size`, the same for the same seed everywhere.
+inline std::vector<TokenId> random_tokens(int n, int vocab_size, std::uint64_t seed) {
+  std::vector<TokenId> tokens;
+  std::uint64_t state = seed * 2862933555777941757u + 3037000493u;
+  for (int i = 0; i < n; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    tokens.push_back(static_cast<TokenId>((state >> 33) % static_cast<std::uint64_t>(vocab_size)));
+  }
+  return tokens;
+}
+
+}  // namespace kvasir::model::testing
