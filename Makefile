@@ -1,7 +1,9 @@
 # The front door. Every target is one script; this file only names them.
 #
-#   make run PROMPT="Why is the sky blue?"      PROMPT, MODEL (a GGUF file) and ARGS (more flags of
-#   make run MODEL=model.gguf ARGS="-n 64"      `kvasir run`) may be set, here or in the environment.
+#   make run PROMPT="Why is the sky blue?"
+#   make run MODEL=model.gguf ARGS="-n 64"
+#
+# PROMPT, MODEL (a GGUF file) and ARGS (more flags of `kvasir run`): also from the environment.
 
 PROMPT ?= Explain in two sentences what a key-value cache does in a language model.
 MODEL ?=

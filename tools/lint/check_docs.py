@@ -2,7 +2,8 @@
 """Docs that stay true: links resolve, `make` targets exist, and so does all that the tour names.
 
 In docs/tour.md every word in backticks that looks like a file or a symbol must be one: a path
-below the root or src/; an identifier, `ns::Class::member`, `function()` found in one file of src/ or apps/.
+below the root or src/; an identifier, `ns::Class::member` or `function()` whose parts stand in one
+file of src/ or apps/.
 Words with a space, a quote or a leading dash (commands, examples, flags) are not looked up.
 Usage: check_docs.py [root]
 """

@@ -106,6 +106,9 @@ class Layers(RuleTest):
         self.caught("src/base/b.cc", '#include "apps/x/command.h"\n', "knows no app")
         self.caught("src/base/b.cc", '#include "../../apps/x/c.h"\n', "no way up")
 
+    def test_highway_comes_with_simd(self):
+        self.caught("src/base/b.cc", '#include "hwy/highway.h"\n', "comes with room 'simd'")
+
     def test_json_and_flags_stay_in_their_rooms(self):
         self.caught("src/base/b.cc", "#include <nlohmann/json.hpp>\n", "JSON")
         self.caught("src/eval/f.cc", "#include <CLI/CLI.hpp>\n", "flags")
