@@ -45,7 +45,8 @@ Setting setting_of(const engine::Engine& engine) {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   gmtime_r(&now, &utc);
-  setting.time = std::string(buffer, std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc));
+  setting.time =
+      std::string(buffer, std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc));
   return setting;
 }
 
@@ -117,7 +118,8 @@ Status bench_saving(const BenchFlags& flags, engine::Engine& engine) {
   nlohmann::json all = nlohmann::json::array();
   std::string table = fmt::format(
       "{}, {}, {} threads, median of {}\n\n"
-      "| tokens | ms, KV cache | ms, recomputed | ratio | multiply-adds, KV cache | recomputed | saved |\n"
+      "| tokens | ms, KV cache | ms, recomputed | ratio | multiply-adds, KV cache | recomputed | "
+      "saved |\n"
       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       setting.cpu, setting.type, setting.n_threads, flags.options.n_repetitions);
   for (const eval::CacheSaving& saving : savings) {
@@ -150,10 +152,12 @@ Status bench(const BenchFlags& flags) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("--repetitions: got {}, want 1 to 1000", flags.options.n_repetitions)};
   }
-  for (const auto* values : {&flags.options.n_prompt, &flags.options.n_generate, &flags.options.n_depth}) {
+  for (const auto* values :
+       {&flags.options.n_prompt, &flags.options.n_generate, &flags.options.n_depth}) {
     for (const int value : *values) {
       if (value < 0) {
-        return Error{ErrorCode::kInvalidArgument, fmt::format("bench: got {}, want a count >= 0", value)};
+        return Error{ErrorCode::kInvalidArgument,
+                     fmt::format("bench: got {}, want a count >= 0", value)};
       }
     }
   }
@@ -167,15 +171,18 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* sub = app.add_subcommand("bench", "tokens per second at depth; llama-bench's columns");
   flags->model.add(*sub, ModelFlags::Set::kEngine);
-  sub->add_option("-p,--n-prompt", flags->options.n_prompt, "prompt sizes: 512,2048; 0: none")->delimiter(',');
-  sub->add_option("-n,--n-gen", flags->options.n_generate, "tokens to generate; 0: none")->delimiter(',');
+  sub->add_option("-p,--n-prompt", flags->options.n_prompt, "prompt sizes: 512,2048; 0: none")
+      ->delimiter(',');
+  sub->add_option("-n,--n-gen", flags->options.n_generate, "tokens to generate; 0: none")
+      ->delimiter(',');
   sub->add_option("-d,--n-depth", flags->options.n_depth, "history sizes: 0,4096")->delimiter(',');
   sub->add_option("-r,--repetitions", flags->options.n_repetitions, "timed runs of each row");
   sub->add_flag("--no-kv-cache", flags->no_kv_cache,
                 "the price of one more token with the cache and without");
   sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")->delimiter(',');
   sub->add_option("-o,--output", flags->output, "md or json")->check(CLI::IsMember({"md", "json"}));
-  sub->add_flag_callback("--json", [flags] { flags->output = "json"; }, "same as -o json");
+  sub->add_flag_callback(
+      "--json", [flags] { flags->output = "json"; }, "same as -o json");
   commands.push_back({sub, [flags] {
                         const Status status = bench(*flags);
                         return status ? Exit::kOk : report(status.error());

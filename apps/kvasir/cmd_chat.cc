@@ -115,7 +115,8 @@ std::optional<std::string> read_message() {
 }
 
 Exit Chat::loop() {
-  if (stdin_is_terminal()) fmt::print(stderr, "{}; /help for commands\n", engine_.model().config().name);
+  if (stdin_is_terminal())
+    fmt::print(stderr, "{}; /help for commands\n", engine_.model().config().name);
   while (const std::optional<std::string> message = read_message()) {
     if (message->empty()) continue;
     if ((*message)[0] == '/' && message->find('\n') == std::string::npos) {
@@ -149,7 +150,8 @@ void Chat::turn(const std::string& text) {
   fmt::print(stderr, "[{}{}]\n", figures(*result, engine_.memory_summary()),
              result->finish_reason == "interrupted" ? "; stopped" : "");
   if (result->finish_reason == "context_full") {
-    fmt::print(stderr, "kvasir: note: the context of {} tokens is full; /clear begins again\n", engine_.n_ctx());
+    fmt::print(stderr, "kvasir: note: the context of {} tokens is full; /clear begins again\n",
+               engine_.n_ctx());
   }
 }
 
@@ -158,10 +160,12 @@ Status Chat::save(const std::string& name) const {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) {
-    return Error{ErrorCode::kIo, fmt::format("{}: cannot create; {}", directory.string(), error.message())};
+    return Error{ErrorCode::kIo,
+                 fmt::format("{}: cannot create; {}", directory.string(), error.message())};
   }
   (void)::chmod(directory.c_str(), 0700);
-  const std::string text = dump(nlohmann::json({{"schema_version", 1}, {"messages", messages_}})) + "\n";
+  const std::string text =
+      dump(nlohmann::json({{"schema_version", 1}, {"messages", messages_}})) + "\n";
   return Env::posix().write_file_atomic(
       (directory / (name + ".json")).string(),
       {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
@@ -172,11 +176,13 @@ Status Chat::load(const std::string& name) {
   KVASIR_ASSIGN_OR_RETURN(const std::string text, Env::posix().read_file(path, 64u << 20));
   KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json saved, parse_json(text, path));
   if (!saved.is_object() || !saved.contains("messages") || !saved["messages"].is_array()) {
-    return Error{ErrorCode::kInvalidArgument, fmt::format("{}: not a saved conversation; want messages", path)};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{}: not a saved conversation; want messages", path)};
   }
   // Rendering it once proves it usable before the running conversation is given up.
   KVASIR_RETURN_IF_ERROR([&]() -> Status {
-    const auto prompt = render_chat(engine_.tokenizer(), engine_.chat_template(), saved["messages"]);
+    const auto prompt =
+        render_chat(engine_.tokenizer(), engine_.chat_template(), saved["messages"]);
     return prompt ? Status{} : Status{prompt.error()};
   }());
   messages_ = saved["messages"];
@@ -184,8 +190,8 @@ Status Chat::load(const std::string& name) {
 }
 
 void Chat::show_cache() {
-  fmt::print(stderr, "{} tokens of {} in this conversation\n{}", session_.n_tokens(), engine_.n_ctx(),
-             engine_.memory_summary().to_string());
+  fmt::print(stderr, "{} tokens of {} in this conversation\n{}", session_.n_tokens(),
+             engine_.n_ctx(), engine_.memory_summary().to_string());
 }
 
 Chat::Next Chat::command(const std::string& line) {
@@ -202,14 +208,16 @@ Chat::Next Chat::command(const std::string& line) {
     show_cache();
   } else if (verb == "/save" || verb == "/load") {
     if (!is_safe_name(name)) {
-      fmt::print(stderr, "kvasir: {}: got '{}', want a name of 1 to 64 letters, digits, . _ -\n", verb, name);
+      fmt::print(stderr, "kvasir: {}: got '{}', want a name of 1 to 64 letters, digits, . _ -\n",
+                 verb, name);
       return Next::kGoOn;
     }
     const Status status = verb == "/save" ? save(name) : load(name);
     if (!status) {
       report(status.error());
     } else {
-      fmt::print(stderr, "{} {} ({} messages)\n", verb == "/save" ? "saved" : "loaded", name, messages_.size());
+      fmt::print(stderr, "{} {} ({} messages)\n", verb == "/save" ? "saved" : "loaded", name,
+                 messages_.size());
     }
   } else {
     fmt::print(stderr, "kvasir: unknown command {}; /help lists them\n", verb);

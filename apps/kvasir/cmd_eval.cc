@@ -24,7 +24,8 @@ Status perplexity(const PplFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(const auto engine, engine::Engine::load(Env::posix(), options));
   ProgressBar bar("perplexity");
   const auto progress = [&](int done, int total, double so_far) {
-    bar.update(static_cast<double>(done) / total, fmt::format("{}/{} chunks, {:.4f}", done, total, so_far));
+    bar.update(static_cast<double>(done) / total,
+               fmt::format("{}/{} chunks, {:.4f}", done, total, so_far));
   };
   KVASIR_ASSIGN_OR_RETURN(
       const eval::PerplexityReport report,

@@ -53,7 +53,8 @@ Result<Prompt> make_prompt(const RunFlags& flags, const engine::Engine& engine) 
   KVASIR_ASSIGN_OR_RETURN(const std::string text, gather_text(flags));
   if (flags.raw) return raw_prompt(engine.tokenizer(), text);
   if (!engine.chat_template()) {
-    fmt::print(stderr, "kvasir: note: the model has no chat template; the text is completed as it is\n");
+    fmt::print(stderr,
+               "kvasir: note: the model has no chat template; the text is completed as it is\n");
     return raw_prompt(engine.tokenizer(), text);
   }
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
@@ -64,7 +65,8 @@ Result<Prompt> make_prompt(const RunFlags& flags, const engine::Engine& engine) 
 
 Exit run(const RunFlags& flags) {
   if (flags.raw && !flags.system.empty()) {
-    return report({ErrorCode::kInvalidArgument, "--raw: takes the text as it is; got --system as well"});
+    return report(
+        {ErrorCode::kInvalidArgument, "--raw: takes the text as it is; got --system as well"});
   }
   const auto engine = flags.model.load();
   if (!engine) return report(engine.error());
@@ -106,8 +108,10 @@ void add_run(CLI::App& app, std::vector<Command>& commands) {
   flags->model.add(*sub, ModelFlags::Set::kEngine);
   flags->sampling.add(*sub);
   sub->add_option("prompt", flags->words, "the prompt; a pipe on standard input is put below it");
-  auto* prompt = sub->add_option("-p,--prompt", flags->prompt, "the prompt; standard input is left alone");
-  auto* file = sub->add_option("-f,--file", flags->file, "put this file below the prompt; - : standard input");
+  auto* prompt =
+      sub->add_option("-p,--prompt", flags->prompt, "the prompt; standard input is left alone");
+  auto* file = sub->add_option("-f,--file", flags->file,
+                               "put this file below the prompt; - : standard input");
   sub->add_option("--system,--system-prompt", flags->system, "a system message before it");
   auto* ids = sub->add_option("--ids", flags->ids, "the prompt as token ids: 1,2,3");
   ids->excludes(prompt)->excludes(file);

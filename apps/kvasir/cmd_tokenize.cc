@@ -56,10 +56,10 @@ Status tokenize(const TokenizeFlags& flags) {
   const auto member = [&](const char* name) {
     return is_object && request.contains(name) ? request[name] : nlohmann::ordered_json(nullptr);
   };
-  KVASIR_ASSIGN_OR_RETURN(const Prompt prompt,
-                          render_chat(tokenizer, chat_template,
-                                      is_object ? member("messages") : request, member("tools"),
-                                      member("chat_template_kwargs")));
+  KVASIR_ASSIGN_OR_RETURN(
+      const Prompt prompt,
+      render_chat(tokenizer, chat_template, is_object ? member("messages") : request,
+                  member("tools"), member("chat_template_kwargs")));
   print(dump({{"prompt", prompt.text}, {"ids", prompt.ids}}) + "\n");
   return {};
 }

@@ -30,7 +30,7 @@ struct Hop {
   nlohmann::json data;
 };
 
-std::string quoted(const std::string& text) { return dump(nlohmann::json(text)); }
+std::string json_quoted(const std::string& text) { return dump(nlohmann::json(text)); }
 
 std::vector<TokenId> best_tokens(std::span<const float> logits, std::size_t n) {
   std::vector<TokenId> order(logits.size());
@@ -38,7 +38,8 @@ std::vector<TokenId> best_tokens(std::span<const float> logits, std::size_t n) {
   n = std::min(n, order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
                     [&](TokenId a, TokenId b) {
-                      return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+                      return logits[static_cast<std::size_t>(a)] >
+                             logits[static_cast<std::size_t>(b)];
                     });
   order.resize(n);
   return order;
@@ -48,7 +49,9 @@ Result<std::vector<Hop>> trace(const TraceFlags& flags, engine::Engine& engine) 
   std::vector<Hop> hops;
   const text::Tokenizer& tokenizer = engine.tokenizer();
   const SteadyClock clock;
-  hops.push_back({"door", "apps/kvasir : add_trace", fmt::format("prompt {} ({} B)", quoted(flags.prompt), flags.prompt.size()),
+  hops.push_back({"door",
+                  "apps/kvasir : add_trace",
+                  fmt::format("prompt {} ({} B)", json_quoted(flags.prompt), flags.prompt.size()),
                   {{"prompt", flags.prompt}, {"bytes", flags.prompt.size()}}});
 
   double start = clock.now_seconds();
@@ -56,14 +59,16 @@ Result<std::vector<Hop>> trace(const TraceFlags& flags, engine::Engine& engine) 
   const double encode_us = 1e6 * (clock.now_seconds() - start);
   std::string pieces;
   for (const TokenId id : prompt.ids) {
-    pieces += fmt::format(" {}={}", id, quoted(tokenizer.piece(id, text::ParseSpecial::kYes)));
+    pieces += fmt::format(" {}={}", id, json_quoted(tokenizer.piece(id, text::ParseSpecial::kYes)));
   }
-  hops.push_back({"words to ids", "text : Tokenizer::encode",
+  hops.push_back({"words to ids",
+                  "text : Tokenizer::encode",
                   fmt::format("{} ids in {:.0f} us:{}", prompt.ids.size(), encode_us, pieces),
                   {{"ids", prompt.ids}, {"us", encode_us}}});
 
   engine::Session session(engine);
-  hops.push_back({"recall", "engine : Session::prompt",
+  hops.push_back({"recall",
+                  "engine : Session::prompt",
                   fmt::format("0 of {} tokens known: a new session", prompt.ids.size()),
                   {{"reused_tokens", 0}}});
 
@@ -72,49 +77,64 @@ Result<std::vector<Hop>> trace(const TraceFlags& flags, engine::Engine& engine) 
   const cache::MemorySummary after = engine.memory_summary();
   std::uint64_t n_pages = 0;
   for (const auto& group : after.groups) n_pages += group.n_pages_used;
-  hops.push_back({"admit", "cache : Sequence::append",
-                  fmt::format("{} page(s) of {} tokens taken, {} allocated (before: {}), {} filled", n_pages,
-                              after.groups.empty() ? 0 : after.groups[0].page_tokens,
-                              format_bytes(after.allocated), format_bytes(before.allocated), format_bytes(after.filled)),
+  hops.push_back({"admit",
+                  "cache : Sequence::append",
+                  fmt::format("{} page(s) of {} tokens taken, {} allocated (before: {}), {} filled",
+                              n_pages, after.groups.empty() ? 0 : after.groups[0].page_tokens,
+                              format_bytes(after.allocated), format_bytes(before.allocated),
+                              format_bytes(after.filled)),
                   {{"pages", n_pages}, {"allocated", after.allocated}, {"filled", after.filled}}});
 
   const double multiply_adds = engine.model().multiply_adds(session.n_tokens()) * report.n_computed;
-  hops.push_back({"compute", "model : Model::forward",
-                  fmt::format("{} tokens in {:.2f} ms, about {:.3g} multiply-adds, {} layers", report.n_computed,
-                              1e3 * report.seconds, multiply_adds, engine.model().config().n_layers),
-                  {{"tokens", report.n_computed}, {"ms", 1e3 * report.seconds}, {"multiply_adds", multiply_adds}}});
+  hops.push_back({"compute",
+                  "model : Model::forward",
+                  fmt::format("{} tokens in {:.2f} ms, about {:.3g} multiply-adds, {} layers",
+                              report.n_computed, 1e3 * report.seconds, multiply_adds,
+                              engine.model().config().n_layers),
+                  {{"tokens", report.n_computed},
+                   {"ms", 1e3 * report.seconds},
+                   {"multiply_adds", multiply_adds}}});
 
   const cache::PagedKvView view = session.view(0);
   std::vector<float> row(static_cast<std::size_t>(view.head_dim));
   cache::read_k(view, session.n_tokens() - 1, 0, row.data());
-  hops.push_back({"write", "cache : write_kv",
-                  fmt::format("token {} lies in page {}, slot {}; K of layer 0, head 0 begins {:.4f} {:.4f} {:.4f} ({})",
-                              session.n_tokens() - 1, (session.n_tokens() - 1) / (view.strips_per_page * cache::kStripTokens),
-                              (session.n_tokens() - 1) % (view.strips_per_page * cache::kStripTokens), row[0], row[1], row[2],
-                              cache::codec_name(view.codec_k)),
-                  {{"k", std::vector<float>(row.begin(), row.begin() + 3)}}});
+  hops.push_back(
+      {"write",
+       "cache : write_kv",
+       fmt::format("token {} lies in page {}, slot {}; K of layer 0, head 0 begins {:.4f} {:.4f} "
+                   "{:.4f} ({})",
+                   session.n_tokens() - 1,
+                   (session.n_tokens() - 1) / (view.strips_per_page * cache::kStripTokens),
+                   (session.n_tokens() - 1) % (view.strips_per_page * cache::kStripTokens), row[0],
+                   row[1], row[2], cache::codec_name(view.codec_k)),
+       {{"k", std::vector<float>(row.begin(), row.begin() + 3)}}});
 
   std::string best;
   nlohmann::json best_json = nlohmann::json::array();
   for (const TokenId id : best_tokens(session.logits(), 3)) {
     const float logit = session.logits()[static_cast<std::size_t>(id)];
-    const std::string piece = id < tokenizer.vocab_size() ? tokenizer.piece(id, text::ParseSpecial::kYes) : "";
-    best += fmt::format(" {}={} ({:.2f})", id, quoted(piece), logit);
+    const std::string piece =
+        id < tokenizer.vocab_size() ? tokenizer.piece(id, text::ParseSpecial::kYes) : "";
+    best += fmt::format(" {}={} ({:.2f})", id, json_quoted(piece), logit);
     best_json.push_back({{"id", id}, {"piece", piece}, {"logit", logit}});
   }
   engine::SamplingParams greedy;
   greedy.temperature = 0;
   const TokenId chosen = engine::Sampler(greedy).sample(session.logits(), session.tokens());
-  hops.push_back({"attend and choose", "attention : attend, engine : Sampler",
-                  fmt::format("best logits{}", best), {{"best", best_json}, {"chosen", chosen}}});
+  hops.push_back({"attend and choose",
+                  "attention : attend, engine : Sampler",
+                  fmt::format("best logits{}", best),
+                  {{"best", best_json}, {"chosen", chosen}}});
 
   text::StreamDecoder decoder(tokenizer);
   std::string text = chosen < tokenizer.vocab_size() ? decoder.push(chosen) : "";
   text += decoder.finish();
   session.clear();
   const cache::MemorySummary settled = engine.memory_summary();
-  hops.push_back({"reply and settle", "text : StreamDecoder, cache : ~Sequence",
-                  fmt::format("{} goes out; KV {} allocated again", quoted(text), format_bytes(settled.allocated)),
+  hops.push_back({"reply and settle",
+                  "text : StreamDecoder, cache : ~Sequence",
+                  fmt::format("{} goes out; KV {} allocated again", json_quoted(text),
+                              format_bytes(settled.allocated)),
                   {{"text", text}, {"allocated", settled.allocated}}});
   return hops;
 }
@@ -127,21 +147,23 @@ void add_trace(CLI::App& app, std::vector<Command>& commands) {
   flags->model.add(*sub, ModelFlags::Set::kEngine);
   sub->add_option("prompt", flags->prompt, "the text to follow");
   sub->add_flag("--json", flags->json, "an array of hops");
-  commands.push_back({sub, [flags] {
-                        const auto engine = flags->model.load();
-                        if (!engine) return report(engine.error());
-                        const auto hops = trace(*flags, **engine);
-                        if (!hops) return report(hops.error());
-                        nlohmann::json all = nlohmann::json::array();
-                        int number = 0;
-                        for (const Hop& hop : *hops) {
-                          ++number;
-                          all.push_back({{"hop", number}, {"name", hop.name}, {"symbol", hop.symbol}, {"data", hop.data}});
-                          if (!flags->json) print(fmt::format("{} {:<18} {}\n", number, hop.name, hop.text));
-                        }
-                        if (flags->json) print(dump(all) + "\n");
-                        return Exit::kOk;
-                      }});
+  commands.push_back(
+      {sub, [flags] {
+         const auto engine = flags->model.load();
+         if (!engine) return report(engine.error());
+         const auto hops = trace(*flags, **engine);
+         if (!hops) return report(hops.error());
+         nlohmann::json all = nlohmann::json::array();
+         int number = 0;
+         for (const Hop& hop : *hops) {
+           ++number;
+           all.push_back(
+               {{"hop", number}, {"name", hop.name}, {"symbol", hop.symbol}, {"data", hop.data}});
+           if (!flags->json) print(fmt::format("{} {:<18} {}\n", number, hop.name, hop.text));
+         }
+         if (flags->json) print(dump(all) + "\n");
+         return Exit::kOk;
+       }});
 }
 
 }  // namespace kvasir::cli

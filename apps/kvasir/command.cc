@@ -58,13 +58,19 @@ std::string default_model_path() {
 Exit exit_code(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidModel:
-    case ErrorCode::kUnsupported: return Exit::kInvalidModel;
-    case ErrorCode::kExhausted: return Exit::kDoesNotFit;
-    case ErrorCode::kCorruption: return Exit::kCacheIo;
-    case ErrorCode::kCancelled: return Exit::kInterrupted;
-    case ErrorCode::kInvalidArgument: return Exit::kUsage;
+    case ErrorCode::kUnsupported:
+      return Exit::kInvalidModel;
+    case ErrorCode::kExhausted:
+      return Exit::kDoesNotFit;
+    case ErrorCode::kCorruption:
+      return Exit::kCacheIo;
+    case ErrorCode::kCancelled:
+      return Exit::kInterrupted;
+    case ErrorCode::kInvalidArgument:
+      return Exit::kUsage;
     case ErrorCode::kNotFound:
-    case ErrorCode::kIo: return Exit::kError;
+    case ErrorCode::kIo:
+      return Exit::kError;
   }
   return Exit::kError;
 }
@@ -75,7 +81,8 @@ Exit report(const Error& error) {
 }
 
 void ModelFlags::add(CLI::App& app, Set set) {
-  app.add_option("-m,--model", model_, "GGUF file (default: $KVASIR_MODEL, else what `make run` got)");
+  app.add_option("-m,--model", model_,
+                 "GGUF file (default: $KVASIR_MODEL, else what `make run` got)");
   if (set == Set::kModelOnly) return;
   app.add_option("-c,--ctx-size", n_ctx_, "tokens a sequence may hold; 0: the model's own");
   app.add_option("-t,--threads", n_threads_, "threads; 0: every usable CPU");
@@ -109,12 +116,14 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
   options.n_ctx = n_ctx_;
   options.n_threads = n_threads_;
   options.n_batch = n_batch_;
-  KVASIR_ASSIGN_OR_RETURN(options.codec_k, parse_kv_type("--kv-type-k", kv_type_k_.empty() ? kv_type_ : kv_type_k_));
-  KVASIR_ASSIGN_OR_RETURN(options.codec_v, parse_kv_type("--kv-type-v", kv_type_v_.empty() ? kv_type_ : kv_type_v_));
-  KVASIR_ASSIGN_OR_RETURN(options.activations,
-                          choose<model::ActivationMode>("--act", act_,
-                                                        {{"int8", model::ActivationMode::kInt8},
-                                                         {"f32", model::ActivationMode::kFloat32}}));
+  KVASIR_ASSIGN_OR_RETURN(options.codec_k,
+                          parse_kv_type("--kv-type-k", kv_type_k_.empty() ? kv_type_ : kv_type_k_));
+  KVASIR_ASSIGN_OR_RETURN(options.codec_v,
+                          parse_kv_type("--kv-type-v", kv_type_v_.empty() ? kv_type_ : kv_type_v_));
+  KVASIR_ASSIGN_OR_RETURN(options.activations, choose<model::ActivationMode>(
+                                                   "--act", act_,
+                                                   {{"int8", model::ActivationMode::kInt8},
+                                                    {"f32", model::ActivationMode::kFloat32}}));
   if (!budget_.empty()) {
     const auto bytes = parse_bytes(budget_);
     if (!bytes) return Error{ErrorCode::kInvalidArgument, "--kv-budget: " + bytes.error().message};
@@ -123,19 +132,24 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
   if (page_tokens_ == "contiguous") {
     options.page_tokens = 0;
   } else {
-    KVASIR_ASSIGN_OR_RETURN(options.page_tokens,
-                            choose<int>("--page-tokens", page_tokens_,
-                                        {{"16", 16}, {"32", 32}, {"64", 64}, {"128", 128},
-                                         {"256", 256}, {"512", 512}, {"contiguous", 0}}));
+    KVASIR_ASSIGN_OR_RETURN(options.page_tokens, choose<int>("--page-tokens", page_tokens_,
+                                                             {{"16", 16},
+                                                              {"32", 32},
+                                                              {"64", 64},
+                                                              {"128", 128},
+                                                              {"256", 256},
+                                                              {"512", 512},
+                                                              {"contiguous", 0}}));
   }
-  KVASIR_ASSIGN_OR_RETURN(options.head_order,
-                          choose<cache::HeadOrder>("--kv-heads", head_order_,
-                                                   {{"split", cache::HeadOrder::kSplit},
-                                                    {"interleaved", cache::HeadOrder::kInterleaved}}));
-  KVASIR_ASSIGN_OR_RETURN(options.pool_layout,
-                          choose<engine::PoolLayout>("--kv-pool", pool_layout_,
-                                                     {{"unified", engine::PoolLayout::kUnified},
-                                                      {"per-layer", engine::PoolLayout::kPerLayer}}));
+  KVASIR_ASSIGN_OR_RETURN(
+      options.head_order,
+      choose<cache::HeadOrder>(
+          "--kv-heads", head_order_,
+          {{"split", cache::HeadOrder::kSplit}, {"interleaved", cache::HeadOrder::kInterleaved}}));
+  KVASIR_ASSIGN_OR_RETURN(options.pool_layout, choose<engine::PoolLayout>(
+                                                   "--kv-pool", pool_layout_,
+                                                   {{"unified", engine::PoolLayout::kUnified},
+                                                    {"per-layer", engine::PoolLayout::kPerLayer}}));
   return options;
 }
 
@@ -152,7 +166,8 @@ void SamplingFlags::add(CLI::App& app) {
   app.add_option("--top-p", sampling_.top_p, "keep the head that holds p of the probability");
   app.add_option("--min-p", sampling_.min_p, "drop what is less likely than p times the best");
   app.add_option("--repeat-penalty", sampling_.repeat_penalty, "1: off");
-  app.add_option("--repeat-last-n", sampling_.penalty_last_n, "tokens penalties look back; -1: all");
+  app.add_option("--repeat-last-n", sampling_.penalty_last_n,
+                 "tokens penalties look back; -1: all");
   app.add_option("--presence-penalty", sampling_.presence_penalty, "-2 to 2");
   app.add_option("--frequency-penalty", sampling_.frequency_penalty, "-2 to 2");
   app.add_option("-l,--logit-bias", logit_bias_, "TOKEN_ID(+|-|=)BIAS, e.g. 15043+1 or 15043-inf")
@@ -170,16 +185,20 @@ Result<engine::GenerationParams> SamplingFlags::params(const engine::Engine& eng
   params.stops = stops_;
   params.ignore_eog = ignore_eog_;
   if (n_max_ < -1) {
-    return Error{ErrorCode::kInvalidArgument, fmt::format("--n-predict: got {}, want -1 or more", n_max_)};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--n-predict: got {}, want -1 or more", n_max_)};
   }
   if (stops_.size() > 16) {
-    return Error{ErrorCode::kInvalidArgument, fmt::format("--stop: got {}, want at most 16", stops_.size())};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--stop: got {}, want at most 16", stops_.size())};
   }
   for (const std::string& stop : stops_) {
-    if (stop.empty()) return Error{ErrorCode::kInvalidArgument, "--stop: got empty text, want some"};
+    if (stop.empty())
+      return Error{ErrorCode::kInvalidArgument, "--stop: got empty text, want some"};
   }
   if (seed_ < -1) {
-    return Error{ErrorCode::kInvalidArgument, fmt::format("--seed: got {}, want -1 or more", seed_)};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--seed: got {}, want -1 or more", seed_)};
   }
   params.sampling.seed =
       seed_ >= 0 ? static_cast<std::uint64_t>(seed_) : std::uint64_t{std::random_device{}()};
@@ -222,7 +241,8 @@ void ProgressBar::update(double share, const std::string& note) {
   const int n_full = static_cast<int>(share * kWidth);
   std::string bar(static_cast<std::size_t>(n_full), '#');
   bar.resize(kWidth, '.');
-  fmt::print(stderr, "\r\x1b[K{} [{}] {:3.0f} %{}{}", label_, bar, share * 100, note.empty() ? "" : "  ", note);
+  fmt::print(stderr, "\r\x1b[K{} [{}] {:3.0f} %{}{}", label_, bar, share * 100,
+             note.empty() ? "" : "  ", note);
   std::fflush(stderr);
 }
 
@@ -252,15 +272,17 @@ std::string dump(const nlohmann::json& json) {
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
   constexpr int kDepthMax = 64;
   bool too_deep = false;
-  const auto limit_depth = [&](int depth, nlohmann::ordered_json::parse_event_t, nlohmann::ordered_json&) {
+  const auto limit_depth = [&](int depth, nlohmann::ordered_json::parse_event_t,
+                               nlohmann::ordered_json&) {
     if (depth > kDepthMax) too_deep = true;
     return !too_deep;
   };
   try {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(text, limit_depth);
     if (too_deep) {
-      return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("{}: JSON nested too deep; want at most {} levels", where, kDepthMax)};
+      return Error{
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: JSON nested too deep; want at most {} levels", where, kDepthMax)};
     }
     return json;
   } catch (const nlohmann::json::exception& error) {
@@ -281,11 +303,16 @@ nlohmann::json to_json(const cache::MemorySummary& memory) {
                       {"shared", group.shared},
                       {"wasted", group.wasted}});
   }
-  return {{"kv_allocated", memory.allocated}, {"kv_used", memory.used},
-          {"kv_filled", memory.filled},       {"kv_shared", memory.shared},
-          {"kv_wasted", memory.wasted},       {"kv_reserved", memory.reserved_kv},
-          {"weights", memory.reserved_weights}, {"scratch", memory.reserved_scratch},
-          {"budget", memory.budget},          {"groups", groups}};
+  return {{"kv_allocated", memory.allocated},
+          {"kv_used", memory.used},
+          {"kv_filled", memory.filled},
+          {"kv_shared", memory.shared},
+          {"kv_wasted", memory.wasted},
+          {"kv_reserved", memory.reserved_kv},
+          {"weights", memory.reserved_weights},
+          {"scratch", memory.reserved_scratch},
+          {"budget", memory.budget},
+          {"groups", groups}};
 }
 
 Result<std::vector<TokenId>> parse_ids(const std::string& text) {
@@ -294,7 +321,8 @@ Result<std::vector<TokenId>> parse_ids(const std::string& text) {
                           parse_json(bracketed ? text : "[" + text + "]", "--ids"));
   std::vector<TokenId> ids;
   for (const auto& id : json) {
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX) {
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
+        id.get<std::int64_t>() > INT32_MAX) {
       return Error{ErrorCode::kInvalidArgument,
                    fmt::format("--ids: got {}, want token ids such as 1,2,3", dump(id))};
     }

@@ -52,8 +52,8 @@ class ModelFlags {
  public:
   enum class Set { kModelOnly, kEngine };
   void add(CLI::App& app, Set set);
-  /// The model's path: -m, then $KVASIR_MODEL, then the default model in the user's cache directory.
-  /// Errors: kInvalidArgument saying how to get one.
+  /// The model's path: -m, then $KVASIR_MODEL, then the default model in the user's cache
+  /// directory. Errors: kInvalidArgument saying how to get one.
   Result<std::string> path() const;
   Result<engine::EngineOptions> engine_options() const;
   /// Loads with a progress bar on a terminal.

@@ -52,7 +52,8 @@ std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
   const std::string reused =
       answer.prompt.n_reused > 0 ? fmt::format(", {} from cache", answer.prompt.n_reused) : "";
   return fmt::format(
-      "prompt {} tokens ({:.1f} tokens/s{}), answer {} tokens ({:.1f} tokens/s), KV {} allocated, {} used",
+      "prompt {} tokens ({:.1f} tokens/s{}), answer {} tokens ({:.1f} tokens/s), KV {} allocated, "
+      "{} used",
       answer.prompt.n_prompt, rate(answer.prompt.n_computed, answer.prompt.seconds), reused,
       answer.ids.size(), rate(answer.n_timed, answer.generate_seconds),
       format_bytes(memory.allocated), format_bytes(memory.used));

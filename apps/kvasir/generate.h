@@ -16,7 +16,7 @@ struct Answer {
   std::string finish_reason;  ///< "interrupted" after Ctrl-C
   engine::PromptReport prompt;
   double generate_seconds = 0;
-  int n_timed = 0;            ///< tokens computed within generate_seconds
+  int n_timed = 0;  ///< tokens computed within generate_seconds
 };
 
 /// Computes the prompt (with a progress bar), then generates; `on_text` gets each piece at once.

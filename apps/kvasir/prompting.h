@@ -13,7 +13,7 @@
 namespace kvasir::cli {
 
 struct Prompt {
-  std::string text;          ///< as the model sees it; empty when ids were given
+  std::string text;  ///< as the model sees it; empty when ids were given
   std::vector<TokenId> ids;
 };
 

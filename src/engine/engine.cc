@@ -27,7 +27,8 @@ Status check(const EngineOptions& options) {
   }
   const int page = options.page_tokens;
   if (page != 0 && (page < 16 || page > 512 || (page & (page - 1)) != 0)) {
-    return bad_option("page-tokens", page, "a power of two 16 to 512, or 0 for one contiguous page");
+    return bad_option("page-tokens", page,
+                      "a power of two 16 to 512, or 0 for one contiguous page");
   }
   return {};
 }
@@ -74,8 +75,8 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   model::LoadOptions load_options;
   load_options.activations = options.activations;
   load_options.progress = std::move(progress);
-  KVASIR_ASSIGN_OR_RETURN(engine->model_, model::Model::load(file, load_options, *engine->budget_,
-                                                             *engine->pool_));
+  KVASIR_ASSIGN_OR_RETURN(engine->model_,
+                          model::Model::load(file, load_options, *engine->budget_, *engine->pool_));
   engine->n_ctx_ = options.n_ctx > 0 ? options.n_ctx : config.n_ctx_train;
 
   cache::CacheOptions cache_options;
@@ -85,11 +86,10 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   cache_options.page_tokens =
       options.page_tokens > 0
           ? options.page_tokens
-          : static_cast<int>(round_up(static_cast<std::uint64_t>(engine->n_ctx_),
-                                      cache::kStripTokens));
+          : static_cast<int>(
+                round_up(static_cast<std::uint64_t>(engine->n_ctx_), cache::kStripTokens));
   cache_options.head_order = options.head_order;
-  KVASIR_ASSIGN_OR_RETURN(engine->cache_,
-                          cache::KvCache::create(cache_options, *engine->budget_));
+  KVASIR_ASSIGN_OR_RETURN(engine->cache_, cache::KvCache::create(cache_options, *engine->budget_));
   engine->load_seconds_ = clock.now_seconds() - start;
   return engine;
 }
@@ -125,9 +125,9 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
     const auto n_new = static_cast<std::int64_t>(step.tokens.size());
     if (n_old + n_new > n_ctx_) {
       roll_back();
-      return Error{ErrorCode::kExhausted,
-                   fmt::format("context: full; got {} tokens, want at most {}", n_old + n_new,
-                               n_ctx_)};
+      return Error{
+          ErrorCode::kExhausted,
+          fmt::format("context: full; got {} tokens, want at most {}", n_old + n_new, n_ctx_)};
     }
     if (const Status status = step.sequence->append(static_cast<int>(n_new)); !status) {
       roll_back();

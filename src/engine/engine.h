@@ -30,14 +30,14 @@ enum class PoolLayout : std::uint8_t { kUnified, kPerLayer };
 /// Behaviour first, performance second.
 struct EngineOptions {
   std::string model_path;
-  int n_ctx = 0;                 ///< tokens a sequence may hold; 0: what the model was trained for
+  int n_ctx = 0;  ///< tokens a sequence may hold; 0: what the model was trained for
   cache::CodecId codec_k = cache::CodecId::kF16;
   cache::CodecId codec_v = cache::CodecId::kF16;
   model::ActivationMode activations = model::ActivationMode::kInt8;
   std::uint64_t budget_bytes = 0;  ///< for weights, KV and scratch together; 0: no limit
 
-  int n_threads = 0;             ///< 0: every usable CPU
-  int n_batch = 512;             ///< prompt tokens computed in one forward pass
+  int n_threads = 0;  ///< 0: every usable CPU
+  int n_batch = 512;  ///< prompt tokens computed in one forward pass
   /// Tokens of a page: a power of two 16..512, or 0 for one page that holds the whole context.
   int page_tokens = 64;
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;

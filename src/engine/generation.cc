@@ -8,10 +8,14 @@ namespace kvasir::engine {
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kLength: return "length";
-    case FinishReason::kEndOfGeneration: return "eog";
-    case FinishReason::kStopString: return "stop";
-    case FinishReason::kContextFull: return "context_full";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kEndOfGeneration:
+      return "eog";
+    case FinishReason::kStopString:
+      return "stop";
+    case FinishReason::kContextFull:
+      return "context_full";
   }
   return "unknown";
 }

@@ -53,9 +53,10 @@ class Generation {
     std::string text;    ///< text it released; may be empty
     std::optional<FinishReason> finished;
   };
-  /// One token further. After an event with `finished`, no more calls. A token's K/V is computed only
-  /// when the next one is asked for, so the last token of an answer is not in the session's history.
-  /// Errors: kExhausted (budget); the session keeps what it has, and a later call tries again.
+  /// One token further. After an event with `finished`, no more calls. A token's K/V is computed
+  /// only when the next one is asked for, so the last token of an answer is not in the session's
+  /// history. Errors: kExhausted (budget); the session keeps what it has, and a later call tries
+  /// again.
   Result<Event> next();
 
   const std::vector<TokenId>& tokens() const { return tokens_; }

@@ -16,14 +16,14 @@
 namespace kvasir::engine {
 
 struct SamplingParams {
-  float temperature = 0.8f;       ///< >= 0; 0: greedy
-  int top_k = 40;                 ///< 0: off
-  float top_p = 0.95f;            ///< (0, 1]; 1: off
-  float min_p = 0.05f;            ///< [0, 1]; 0: off
-  float repeat_penalty = 1.0f;    ///< > 0; 1: off. Divides positive logits, multiplies negative ones
-  float presence_penalty = 0.0f;  ///< -2..2; subtracted once from tokens already present
-  float frequency_penalty = 0.0f; ///< -2..2; subtracted once per occurrence
-  int penalty_last_n = 64;        ///< tokens the penalties look back; -1: all
+  float temperature = 0.8f;     ///< >= 0; 0: greedy
+  int top_k = 40;               ///< 0: off
+  float top_p = 0.95f;          ///< (0, 1]; 1: off
+  float min_p = 0.05f;          ///< [0, 1]; 0: off
+  float repeat_penalty = 1.0f;  ///< > 0; 1: off. Divides positive logits, multiplies negative ones
+  float presence_penalty = 0.0f;   ///< -2..2; subtracted once from tokens already present
+  float frequency_penalty = 0.0f;  ///< -2..2; subtracted once per occurrence
+  int penalty_last_n = 64;         ///< tokens the penalties look back; -1: all
   std::vector<std::pair<TokenId, float>> logit_bias;  ///< added; -infinity forbids
   std::uint64_t seed = 0;
 
@@ -49,7 +49,7 @@ class Sampler {
 
   SamplingParams params_;
   std::mt19937_64 random_;
-  std::vector<float> logits_;           // working copy, reused
+  std::vector<float> logits_;  // working copy, reused
   std::vector<Candidate> candidates_;
   std::vector<double> weights_;
 };

@@ -39,8 +39,9 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
   const double start = clock.now_seconds();
   while (n_tokens() < n_prompt) {
     if (stop != nullptr && stop->load()) {
-      return Error{ErrorCode::kCancelled, fmt::format("prompt: interrupted; {} of {} tokens computed",
-                                                      n_tokens(), n_prompt)};
+      return Error{
+          ErrorCode::kCancelled,
+          fmt::format("prompt: interrupted; {} of {} tokens computed", n_tokens(), n_prompt)};
     }
     const int n_chunk = std::min(engine_.options().n_batch, n_prompt - n_tokens());
     const auto chunk = tokens.subspan(tokens_.size(), static_cast<std::size_t>(n_chunk));

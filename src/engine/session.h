@@ -17,8 +17,8 @@ namespace kvasir::engine {
 
 /// What became of a prompt.
 struct PromptReport {
-  int n_prompt = 0;    ///< tokens of the prompt
-  int n_reused = 0;    ///< of them, found in the session's own history
+  int n_prompt = 0;  ///< tokens of the prompt
+  int n_reused = 0;  ///< of them, found in the session's own history
   int n_computed = 0;
   double seconds = 0;  ///< of computing
 };

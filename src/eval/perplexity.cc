@@ -142,8 +142,8 @@ Result<std::vector<std::vector<float>>> logits_at(engine::Engine& engine,
         for (std::size_t i = 0; i < positions.size(); ++i) {
           const int row = positions[i] - first_row;
           if (row < 0 || row >= n_rows) continue;
-          const auto begin =
-              logits.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * vocab_size);
+          const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(
+                                                  static_cast<std::size_t>(row) * vocab_size);
           wanted[i].assign(begin, begin + static_cast<std::ptrdiff_t>(vocab_size));
         }
       }));

@@ -21,9 +21,9 @@ struct PerplexityReport {
   int n_chunks = 0;
   int n_tokens_text = 0;
   std::int64_t n_scored = 0;
-  double nll_mean = 0;          ///< natural log
-  double perplexity = 0;        ///< exp(nll_mean)
-  double standard_error = 0;    ///< of the perplexity
+  double nll_mean = 0;            ///< natural log
+  double perplexity = 0;          ///< exp(nll_mean)
+  double standard_error = 0;      ///< of the perplexity
   std::vector<double> chunk_nll;  ///< mean of each chunk
   double seconds = 0;
 };
@@ -32,8 +32,8 @@ struct PerplexityReport {
 /// without parsing special tokens. Each chunk runs from an empty cache at positions 0..n_ctx-1, its
 /// first token replaced by BOS where the model adds one; the second half is scored: logits at
 /// n_ctx/2 .. n_ctx-2 against the original next tokens.
-/// Source: llama.cpp tools/perplexity. Errors: kInvalidArgument (text shorter than a chunk), those of
-/// Engine::forward. `progress(chunks done, chunks, perplexity so far)` may be empty.
+/// Source: llama.cpp tools/perplexity. Errors: kInvalidArgument (text shorter than a chunk), those
+/// of Engine::forward. `progress(chunks done, chunks, perplexity so far)` may be empty.
 Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view text,
                                     const PerplexityOptions& options,
                                     const std::function<void(int, int, double)>& progress = {});

@@ -13,11 +13,11 @@ namespace kvasir::eval {
 /// One row: `n_prompt` tokens in one go, or `n_generate` one by one, after `n_depth` tokens.
 struct ThroughputRow {
   int n_prompt = 0, n_generate = 0, n_depth = 0;
-  std::vector<double> seconds;  ///< of each repetition
+  std::vector<double> seconds;    ///< of each repetition
   std::string test_name() const;  ///< "pp512", "tg64 @ d4096"
   int n_tokens() const { return n_prompt > 0 ? n_prompt : n_generate; }
-  double mean_rate() const;      ///< tokens per second
-  double deviation_rate() const; ///< standard deviation over repetitions
+  double mean_rate() const;       ///< tokens per second
+  double deviation_rate() const;  ///< standard deviation over repetitions
   double median_rate() const;
 };
 
@@ -34,9 +34,9 @@ Result<std::vector<ThroughputRow>> throughput(
 
 /// The price of one more token with and without a KV cache.
 struct CacheSaving {
-  int n_tokens = 0;           ///< history, the new token included
-  double cached_ms = 0;       ///< median: compute the new token over the cached history
-  double recomputed_ms = 0;   ///< median: compute all n_tokens again
+  int n_tokens = 0;          ///< history, the new token included
+  double cached_ms = 0;      ///< median: compute the new token over the cached history
+  double recomputed_ms = 0;  ///< median: compute all n_tokens again
   double cached_multiply_adds = 0, recomputed_multiply_adds = 0;
 };
 

@@ -150,7 +150,8 @@ TEST(Session, ReusesTheCommonPrefixAndGivesTheSameLogits) {
   EXPECT_EQ(report->n_reused + report->n_computed, report->n_prompt);
   ASSERT_TRUE(cold.prompt(second));
   ASSERT_EQ(warm.logits().size(), cold.logits().size());
-  for (std::size_t i = 0; i < cold.logits().size(); ++i) ASSERT_EQ(warm.logits()[i], cold.logits()[i]);
+  for (std::size_t i = 0; i < cold.logits().size(); ++i)
+    ASSERT_EQ(warm.logits()[i], cold.logits()[i]);
 }
 
 TEST(Session, TheSamePromptAgainComputesOneToken) {

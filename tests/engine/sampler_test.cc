@@ -138,11 +138,17 @@ TEST(SamplingParams, RefusesWhatIsOutOfRangeByName) {
   EXPECT_NE(message([](auto& p) { p.top_p = 0; }).find("top-p"), std::string::npos);
   EXPECT_NE(message([=](auto& p) { p.top_p = nan; }).find("top-p"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.min_p = 1.5f; }).find("min-p"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.repeat_penalty = 0; }).find("repeat-penalty"), std::string::npos);
+  EXPECT_NE(message([](auto& p) { p.repeat_penalty = 0; }).find("repeat-penalty"),
+            std::string::npos);
   EXPECT_NE(message([](auto& p) { p.presence_penalty = 3; }).find("presence"), std::string::npos);
-  EXPECT_NE(message([=](auto& p) { p.frequency_penalty = nan; }).find("frequency"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.penalty_last_n = -2; }).find("repeat-last-n"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.logit_bias = {{10, 1.0f}}; }).find("logit-bias"), std::string::npos);
+  EXPECT_NE(message([=](auto& p) { p.frequency_penalty = nan; }).find("frequency"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& p) { p.penalty_last_n = -2; }).find("repeat-last-n"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& p) {
+              p.logit_bias = {{10, 1.0f}};
+            }).find("logit-bias"),
+            std::string::npos);
 }
 
 }  // namespace
