@@ -2,10 +2,11 @@
 //
 // Every query row is computed by the same arithmetic in the same order wherever it stands: alone or
 // in a batch, in a chunk of any size, on any number of threads, over any page size or head order.
-// The order is fixed by token positions: scores of 16 tokens (a strip) in 16 lanes, accumulated over
-// head_dim in order with FMA; a segment of 256 positions is reduced on its own (maximum, exponents,
-// sum in 16 lanes, V rows in token order); segments are merged in ascending order. Lanes never mix
-// but for one fixed tree, so SIMD targets with FMA agree bit for bit as well (docs/numerics.md).
+// The order is fixed by token positions: scores of 16 tokens (a strip) in 16 lanes, accumulated
+// over head_dim in order with FMA; a segment of 256 positions is reduced on its own (maximum,
+// exponents, sum in 16 lanes, V rows in token order); segments are merged in ascending order. Lanes
+// never mix but for one fixed tree, so SIMD targets with FMA agree bit for bit as well
+// (docs/numerics.md).
 #pragma once
 
 #include <cstddef>
@@ -23,18 +24,18 @@ inline constexpr int kSegmentTokens = 256;
 /// Rows of one sequence in a batch. Row i stands at position first_pos + i and sees positions
 /// (pos - window, pos], or [0, pos] without a window.
 struct QueryRows {
-  cache::PagedKvView kv;   ///< one layer; holds at least first_pos + n_rows tokens
+  cache::PagedKvView kv;  ///< one layer; holds at least first_pos + n_rows tokens
   Position first_pos = 0;
-  int first_row = 0;       ///< of q and out
+  int first_row = 0;  ///< of q and out
   int n_rows = 0;
 };
 
 struct AttentionParams {
-  int n_heads = 0;         ///< query heads; a multiple of kv heads; head h reads kv head h / (H/G)
+  int n_heads = 0;  ///< query heads; a multiple of kv heads; head h reads kv head h / (H/G)
   int head_dim = 0;
-  float scale = 1.0f;      ///< applied to q . k
-  float softcap = 0.0f;    ///< 0: none; else score = softcap * tanh(score / softcap)
-  int window = 0;          ///< 0: none
+  float scale = 1.0f;              ///< applied to q . k
+  float softcap = 0.0f;            ///< 0: none; else score = softcap * tanh(score / softcap)
+  int window = 0;                  ///< 0: none
   std::size_t q_row_stride = 0;    ///< floats between rows of q
   std::size_t out_row_stride = 0;  ///< floats between rows of out
 };

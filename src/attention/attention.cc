@@ -1,0 +1,68 @@
+#include "attention/attention.h"
+
+#include <atomic>
+#include <cstdint>
+
+#include "attention/kernel.h"
+#include "attention/plan.h"
+#include "base/check.h"
+
+namespace kvasir::attention {
+namespace {
+
+/// Cost (rows x strips) below which waking the pool takes longer than the work: 3 kv heads x
+/// 4 rows x 64 tokens, about 3 us.
+constexpr std::int64_t kMinForkCost = 48;
+
+void check_call(const AttentionParams& params, std::span<const QueryRows> rows) {
+  KVASIR_CHECK(params.head_dim >= 16 && params.head_dim <= 512 && params.head_dim % 8 == 0);
+  KVASIR_CHECK(params.n_heads >= 1 && params.window >= 0);
+  for (const QueryRows& entry : rows) {
+    if (entry.n_rows == 0) continue;
+    KVASIR_CHECK(entry.n_rows > 0 && entry.first_row >= 0 && entry.first_pos >= 0);
+    KVASIR_CHECK(entry.kv.n_kv_heads >= 1 && params.n_heads % entry.kv.n_kv_heads == 0);
+    KVASIR_CHECK(entry.kv.head_dim == params.head_dim);
+    KVASIR_CHECK(entry.kv.n_tokens - entry.n_rows >= entry.first_pos);
+  }
+}
+
+void do_task(const Plan& plan, const Task& task, std::uint8_t* work) noexcept {
+  const Block& block = plan.blocks[static_cast<std::size_t>(task.block)];
+  attend_segments(block, task.segment_begin, task.segment_end, work);
+  if (block.partials == nullptr) return;
+  // The last one sees what all others wrote: each of them released it by counting down.
+  if (plan.tasks_left[task.block].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    merge_partials(block);
+  }
+}
+
+}  // namespace
+
+std::uint8_t* Scratch::ensure(std::size_t bytes) {
+  if (bytes > buffer_.size()) {
+    buffer_ = AlignedBuffer();  // give the old one back first: its contents are not wanted
+    buffer_ = AlignedBuffer(bytes);
+  }
+  return buffer_.data();
+}
+
+void attend(ThreadPool& pool, const AttentionParams& params, std::span<const QueryRows> rows,
+            const float* q, float* out, Scratch& scratch) {
+  check_call(params, rows);
+  const Plan plan = make_plan(params, rows, q, out, pool.n_threads(), scratch);
+  if (pool.n_threads() == 1 || plan.cost <= kMinForkCost) {
+    for (const Task& task : plan.tasks) do_task(plan, task, plan.work);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  pool.run([&](int thread_idx) {
+    std::uint8_t* work = plan.work + static_cast<std::size_t>(thread_idx) * plan.work_bytes;
+    while (true) {
+      const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= plan.tasks.size()) return;
+      do_task(plan, plan.tasks[i], work);
+    }
+  });
+}
+
+}  // namespace kvasir::attention

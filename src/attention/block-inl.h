@@ -1,0 +1,343 @@
+// One block of query rows against one segment: few rows straight from the stored values, many rows
+// through copies in f32.
+//
+// Included once per target by kernel.cc (Highway's toggled guard).
+// clang-format off
+#if defined(KVASIR_ATTENTION_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+// clang-format on
+#ifdef KVASIR_ATTENTION_BLOCK_INL_H_
+#undef KVASIR_ATTENTION_BLOCK_INL_H_
+#else
+#define KVASIR_ATTENTION_BLOCK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/kernel.h"
+#include "attention/lanes-inl.h"
+#include "attention/tiles-inl.h"
+#include "attention/work.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::attention {
+namespace HWY_NAMESPACE {
+
+/// The strips of one segment that the block sees, and where the next ones lie.
+struct Segment {
+  int strip_begin = 0, strip_end = 0;  ///< counted from the segment's first
+  int token_begin = 0, token_end = 0;  ///< visible to some row
+  const std::uint8_t* k[kSegmentStrips];
+  const std::uint8_t* v[kSegmentStrips];
+  const std::uint8_t* next_k[kSegmentStrips];  ///< of the following segment; null: none
+  int n_next = 0;
+};
+
+/// What a block's kernels share besides the segment.
+struct Shape {
+  int head_dim = 0;
+  int n_rows = 0;
+  float scale = 1.0f;
+  std::size_t v_row_stride = 0;
+  std::size_t k_strip_bytes = 0, v_row_bytes = 0;
+  std::size_t record_stride = 0;  ///< floats
+};
+
+/// Strips that the prefetch runs ahead of the loads: 8 strips of head_dim 64 in f16 are 16 KB, the
+/// distance that kernels.md C measured to be enough.
+inline constexpr int kPrefetchBytes = 16 << 10;
+
+/// Points the cursor at the tile read `ahead` strips after K strip `strip` of the segment.
+HWY_INLINE void prefetch_after_k(const Segment& segment, const Shape& shape, int strip, int ahead,
+                                 PrefetchCursor& cursor) {
+  const int target = strip + ahead;
+  if (target < segment.strip_end) {
+    cursor.start(segment.k[target], shape.k_strip_bytes, shape.k_strip_bytes);
+    return;
+  }
+  const int v_target =
+      std::min(segment.strip_begin + target - segment.strip_end, segment.strip_end - 1);
+  cursor.start(segment.v[v_target], shape.v_row_bytes, shape.v_row_stride);
+}
+
+HWY_INLINE int strips_ahead(std::size_t strip_bytes) {
+  return std::clamp(kPrefetchBytes / static_cast<int>(strip_bytes), 1, kSegmentStrips);
+}
+
+// ---------------------------------------------------------------- few rows: straight from the page
+
+template <int R, class K>
+HWY_NOINLINE void score_direct(const Segment& segment, const Shape& shape, const Work& work) {
+  constexpr int S = strips_beside(R);
+  const int ahead = strips_ahead(shape.k_strip_bytes);
+  const auto* const* strips = reinterpret_cast<const K* const*>(segment.k);
+  PrefetchCursor cursor;
+  int strip = segment.strip_begin;
+  for (; strip + S <= segment.strip_end; strip += S) {
+    prefetch_after_k(segment, shape, strip, std::max(ahead, S), cursor);
+    score_strips<R, S>(work.q, strips + strip, shape.head_dim, shape.scale,
+                       work.scores + strip * 16, cursor);
+  }
+  for (; S > 1 && strip < segment.strip_end; ++strip) {
+    prefetch_after_k(segment, shape, strip, ahead, cursor);
+    score_strips<R, 1>(work.q, strips + strip, shape.head_dim, shape.scale,
+                       work.scores + strip * 16, cursor);
+  }
+}
+
+/// Channels [channel, channel + kVecs vectors of D) of all rows over the whole segment.
+template <class D, int R, int kVecs, class T>
+HWY_INLINE void weigh_direct_channels(const Segment& segment, const Shape& shape, const Work& work,
+                                      int channel) {
+  constexpr std::size_t kChannels = kVecs * kLanesOf<D>;
+  const int ahead = strips_ahead(shape.v_row_bytes * 16);
+  const auto first = static_cast<std::size_t>(channel);
+  const std::size_t k_channel_bytes = shape.k_strip_bytes / static_cast<unsigned>(shape.head_dim);
+  const auto row_stride = static_cast<std::ptrdiff_t>(shape.v_row_stride);
+  ValueTile<D, R, kVecs> tile;
+  clear(tile);
+  PrefetchCursor cursor;
+  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
+    // These channels of the V strips to come, then of the next segment's K strips.
+    const int target = strip + ahead;
+    if (target < segment.strip_end) {
+      cursor.start(segment.v[target] + first * sizeof(T), kChannels * sizeof(T),
+                   shape.v_row_stride);
+    } else if (target - segment.strip_end < segment.n_next) {
+      const std::size_t bytes = kChannels * k_channel_bytes;
+      cursor.start(segment.next_k[target - segment.strip_end] + first * k_channel_bytes, bytes,
+                   bytes);
+    } else {
+      cursor.stop();
+    }
+    const int begin = std::max(segment.token_begin, strip * 16);
+    const int end = std::min(segment.token_end, strip * 16 + 16);
+    const ValueRows<T> values = {segment.v[strip] + first * sizeof(T) - strip * 16 * row_stride,
+                                 row_stride, 16};
+    weigh(tile, values, work.scores, begin, end, cursor);
+  }
+  merge_tile(tile, work.rows, work.records, shape.record_stride, channel);
+}
+
+template <int R, class T>
+HWY_NOINLINE void weigh_direct(const Segment& segment, const Shape& shape, const Work& work) {
+  constexpr int kPanels = strips_beside(R);
+  int channel = 0;
+  for (; channel + 16 * kPanels <= shape.head_dim; channel += 16 * kPanels) {
+    weigh_direct_channels<Tag16, R, kPanels * kRegs, T>(segment, shape, work, channel);
+  }
+  for (; kPanels > 1 && channel + 16 <= shape.head_dim; channel += 16) {
+    weigh_direct_channels<Tag16, R, kRegs, T>(segment, shape, work, channel);
+  }
+  if (channel < shape.head_dim) {
+    weigh_direct_channels<Tag8, R, 8 / kLanesOf<Tag8>, T>(segment, shape, work, channel);
+  }
+}
+
+// ------------------------------------------------------------------- many rows: through f32 copies
+
+/// Rows are cut into tiles of nearly equal height, kTileRows at most.
+struct Tiles {
+  int n_tiles, height, n_taller;  ///< the first `n_taller` tiles are height + 1
+  explicit Tiles(int n_rows)
+      : n_tiles((n_rows + kTileRows - 1) / kTileRows),
+        height(n_rows / n_tiles),
+        n_taller(n_rows % n_tiles) {}
+  int first_row(int tile) const { return tile * height + std::min(tile, n_taller); }
+  int rows(int tile) const { return height + (tile < n_taller ? 1 : 0); }
+};
+
+/// Copies one K strip, or a run of values, to f32.
+template <class T>
+HWY_INLINE void stage_values(const std::uint8_t* from, int n_values, float* HWY_RESTRICT to,
+                             PrefetchCursor& cursor) {
+  const Tag16 tag;
+  constexpr int kPerLine = 64 / static_cast<int>(sizeof(T));
+  const T* values = reinterpret_cast<const T*>(from);
+  for (int i = 0; i < n_values; i += 16) {
+    if (i % kPerLine == 0) cursor.step();
+#pragma GCC unroll 16
+    for (int g = 0; g < kRegs; ++g) {
+      hn::Store(load_f32(tag, values + i + g * kLanes), tag, to + i + g * kLanes);
+    }
+  }
+}
+
+template <int R>
+HWY_NOINLINE void score_staged_tile(const float* q, const float* const* strips, int n_strips,
+                                    const Shape& shape, float* scores) {
+  constexpr int S = strips_beside(R);
+  PrefetchCursor none;
+  int strip = 0;
+  for (; strip + S <= n_strips; strip += S) {
+    score_strips<R, S>(q, strips + strip, shape.head_dim, shape.scale, scores + strip * 16, none);
+  }
+  for (; S > 1 && strip < n_strips; ++strip) {
+    score_strips<R, 1>(q, strips + strip, shape.head_dim, shape.scale, scores + strip * 16, none);
+  }
+}
+
+/// Whether some row of the tile sees a token of [begin, end).
+HWY_INLINE bool sees_any(const Row* rows, int n_rows, int begin, int end) {
+  for (int r = 0; r < n_rows; ++r) {
+    if (rows[r].begin < end && begin < rows[r].end) return true;
+  }
+  return false;
+}
+
+template <class K>
+HWY_NOINLINE void score_staged(const Segment& segment, const Shape& shape, const Tiles& tiles,
+                               const Work& work) {
+  const int ahead = std::max(strips_ahead(shape.k_strip_bytes), kStagedStrips);
+  const std::size_t strip_floats = static_cast<std::size_t>(shape.head_dim) * 16;
+  for (int first = segment.strip_begin; first < segment.strip_end; first += kStagedStrips) {
+    const int n_strips = std::min(kStagedStrips, segment.strip_end - first);
+    const float* strips[kStagedStrips];
+    for (int s = 0; s < n_strips; ++s) {
+      PrefetchCursor cursor;
+      prefetch_after_k(segment, shape, first + s, ahead, cursor);
+      float* to = work.k + static_cast<std::size_t>(s) * strip_floats;
+      stage_values<K>(segment.k[first + s], shape.head_dim * 16, to, cursor);
+      strips[s] = to;
+    }
+    for (int tile = 0; tile < tiles.n_tiles; ++tile) {
+      const int row = tiles.first_row(tile);
+      if (!sees_any(work.rows + row, tiles.rows(tile), first * 16, (first + n_strips) * 16)) {
+        continue;
+      }
+      const float* q = work.q + static_cast<std::ptrdiff_t>(row) * shape.head_dim;
+      float* scores = work.scores + row * kSegmentTokens + first * 16;
+      switch (tiles.rows(tile)) {
+        case 1:
+          score_staged_tile<1>(q, strips, n_strips, shape, scores);
+          break;
+        case 2:
+          score_staged_tile<2>(q, strips, n_strips, shape, scores);
+          break;
+        case 3:
+          score_staged_tile<3>(q, strips, n_strips, shape, scores);
+          break;
+        case 4:
+          score_staged_tile<4>(q, strips, n_strips, shape, scores);
+          break;
+        case 5:
+          score_staged_tile<5>(q, strips, n_strips, shape, scores);
+          break;
+        default:
+          score_staged_tile<6>(q, strips, n_strips, shape, scores);
+          break;
+      }
+    }
+  }
+}
+
+/// Copies channels [channel, channel + n_channels) of the visible rows into panels of 16 channels;
+/// a last half panel is filled with zeros.
+template <class T>
+HWY_NOINLINE void stage_panels(const Segment& segment, const Shape& shape, int channel,
+                               int n_channels, const Work& work) {
+  const Tag16 tag;
+  const Tag8 tag8;
+  const int ahead = strips_ahead(shape.v_row_bytes * 16);
+  const std::size_t column = static_cast<std::size_t>(channel) * sizeof(T);
+  const std::size_t column_bytes = static_cast<std::size_t>(n_channels) * sizeof(T);
+  const int n_lines = static_cast<int>((column_bytes + 63) / 64);
+  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
+    PrefetchCursor cursor;
+    if (strip + ahead < segment.strip_end) {
+      cursor.start(segment.v[strip + ahead] + column, column_bytes, shape.v_row_stride);
+    }
+    const int begin = std::max(segment.token_begin, strip * 16);
+    const int end = std::min(segment.token_end, strip * 16 + 16);
+    for (int t = begin; t < end; ++t) {
+      const std::uint8_t* from =
+          segment.v[strip] + column + static_cast<std::size_t>(t - strip * 16) * shape.v_row_stride;
+      const T* values = reinterpret_cast<const T*>(from);
+      for (int line = 0; line < n_lines; ++line) cursor.step();
+      float* HWY_RESTRICT to = work.v + t * 16;
+      int c = 0;
+      for (; c + 16 <= n_channels; c += 16, to += kPanelFloats) {
+#pragma GCC unroll 16
+        for (int g = 0; g < kRegs; ++g) {
+          hn::Store(load_f32(tag, values + c + g * kLanes), tag, to + g * kLanes);
+        }
+      }
+      if (c == n_channels) continue;
+      for (int i = 0; i < 8; i += kLanesOf<Tag8>) {
+        hn::StoreU(load_f32(tag8, values + c + i), tag8, to + i);
+        hn::StoreU(hn::Zero(tag8), tag8, to + 8 + i);
+      }
+    }
+  }
+}
+
+template <int R, int kPanels>
+HWY_INLINE void weigh_panels(const float* panels, int row, int channel, const Shape& shape,
+                             const Work& work) {
+  const ValueRows<float> values = {reinterpret_cast<const std::uint8_t*>(panels),
+                                   16 * sizeof(float), static_cast<std::ptrdiff_t>(kPanelFloats)};
+  ValueTile<Tag16, R, kPanels * kRegs> tile;
+  clear(tile);
+  weigh_ragged(tile, work.rows + row, values, work.scores + row * kSegmentTokens);
+  merge_tile(tile, work.rows + row,
+             work.records + static_cast<std::size_t>(row) * shape.record_stride,
+             shape.record_stride, channel);
+}
+
+/// One tile of rows against the staged panels, `n_panels` of them.
+template <int R>
+HWY_NOINLINE void weigh_staged_tile(int n_panels, int row, int channel, const Shape& shape,
+                                    const Work& work) {
+  constexpr int kPanels = strips_beside(R);
+  int panel = 0;
+  for (; panel + kPanels <= n_panels; panel += kPanels) {
+    weigh_panels<R, kPanels>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
+                             channel + panel * 16, shape, work);
+  }
+  for (; kPanels > 1 && panel < n_panels; ++panel) {
+    weigh_panels<R, 1>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
+                       channel + panel * 16, shape, work);
+  }
+}
+
+template <class T>
+HWY_NOINLINE void weigh_staged(const Segment& segment, const Shape& shape, const Tiles& tiles,
+                               const Work& work) {
+  for (int channel = 0; channel < shape.head_dim; channel += 16 * kStagedPanels) {
+    const int n_channels = std::min(16 * kStagedPanels, shape.head_dim - channel);
+    const int n_panels = (n_channels + 15) / 16;
+    stage_panels<T>(segment, shape, channel, n_channels, work);
+    for (int tile = 0; tile < tiles.n_tiles; ++tile) {
+      const int row = tiles.first_row(tile);
+      if (!sees_any(work.rows + row, tiles.rows(tile), 0, kSegmentTokens)) continue;
+      switch (tiles.rows(tile)) {
+        case 1:
+          weigh_staged_tile<1>(n_panels, row, channel, shape, work);
+          break;
+        case 2:
+          weigh_staged_tile<2>(n_panels, row, channel, shape, work);
+          break;
+        case 3:
+          weigh_staged_tile<3>(n_panels, row, channel, shape, work);
+          break;
+        case 4:
+          weigh_staged_tile<4>(n_panels, row, channel, shape, work);
+          break;
+        case 5:
+          weigh_staged_tile<5>(n_panels, row, channel, shape, work);
+          break;
+        default:
+          weigh_staged_tile<6>(n_panels, row, channel, shape, work);
+          break;
+      }
+    }
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target

@@ -1,0 +1,331 @@
+#include "attention/kernel.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/work.h"
+#include "base/check.h"
+#include "simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/kernel.cc"
+// clang-format off: foreach_target.h comes before all that is compiled per target
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+#include "attention/block-inl.h"
+#include "attention/lanes-inl.h"
+#include "attention/softmax-inl.h"
+#include "attention/tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::attention {
+namespace HWY_NAMESPACE {
+
+/// q of a tile: [head_dim][rows], so that one step of d reads neighbours.
+void pack_queries(const Block& block, const Tiles& tiles, float* HWY_RESTRICT packed) {
+  const int head_dim = block.params->head_dim;
+  for (int tile = 0; tile < tiles.n_tiles; ++tile) {
+    const int n_rows = tiles.rows(tile);
+    for (int r = 0; r < n_rows; ++r) {
+      const int row = tiles.first_row(tile) + r;
+      const float* q =
+          block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
+          static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
+      for (int d = 0; d < head_dim; ++d) packed[d * n_rows + r] = q[d];
+    }
+    packed += static_cast<std::ptrdiff_t>(n_rows) * head_dim;
+  }
+}
+
+/// First token that the row at `pos` sees.
+HWY_INLINE int first_visible(Position pos, int window) {
+  return window > 0 ? std::max(0, pos - window + 1) : 0;
+}
+
+/// Fills in what each row and the block as a whole see of segment `index`.
+void find_visible(const Block& block, int index, Row* rows, Segment& segment) {
+  const int base = index * kSegmentTokens;
+  segment.token_begin = kSegmentTokens;
+  segment.token_end = 0;
+  for (int i = 0; i < block.n_positions; ++i) {
+    const Position pos = block.first_pos + i;
+    Row row;
+    row.begin = std::max(0, first_visible(pos, block.params->window) - base);
+    row.end = std::min(kSegmentTokens, pos + 1 - base);
+    if (row.is_visible()) {
+      segment.token_begin = std::min(segment.token_begin, row.begin);
+      segment.token_end = std::max(segment.token_end, row.end);
+    } else {
+      row.begin = row.end = 0;
+    }
+    std::fill_n(rows + i * block.n_heads, block.n_heads, row);
+  }
+  segment.strip_begin = segment.token_begin / 16;
+  segment.strip_end = (segment.token_end + 15) / 16;
+}
+
+/// Walks the page table strip by strip, without a division per strip.
+class StripWalk {
+ public:
+  StripWalk(const cache::PagedKvView& kv, int strip, int head)
+      : kv_(kv),
+        frame_(kv.frames + strip / kv.strips_per_page),
+        in_page_(strip % kv.strips_per_page),
+        k_offset_(kv.k_offset + static_cast<std::size_t>(head) * kv.k_head_stride),
+        v_offset_(kv.v_offset + static_cast<std::size_t>(head) * kv.v_head_stride) {}
+  const std::uint8_t* k() const {
+    return *frame_ + k_offset_ + static_cast<std::size_t>(in_page_) * kv_.k_strip_stride;
+  }
+  const std::uint8_t* v() const {
+    return *frame_ + v_offset_ + static_cast<std::size_t>(in_page_) * 16 * kv_.v_row_stride;
+  }
+  void next() {
+    if (++in_page_ < kv_.strips_per_page) return;
+    in_page_ = 0;
+    ++frame_;
+  }
+
+ private:
+  const cache::PagedKvView& kv_;
+  std::uint8_t* const* frame_;
+  int in_page_;
+  std::size_t k_offset_, v_offset_;
+};
+
+/// Looks the segment's strips up in the page table; when the task goes on to the next segment, that
+/// one's K strips as well.
+void find_strips(const Block& block, int index, bool goes_on, Segment& segment) {
+  StripWalk walk(*block.kv, index * kSegmentStrips + segment.strip_begin, block.kv_head);
+  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip, walk.next()) {
+    segment.k[strip] = walk.k();
+    segment.v[strip] = walk.v();
+  }
+  const int next = (index + 1) * kSegmentStrips;
+  const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
+  segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, kSegmentStrips) : 0;
+  for (int strip = 0; strip < segment.n_next; ++strip, walk.next())
+    segment.next_k[strip] = walk.k();
+}
+
+RecordHeader load_header(const float* record) {
+  RecordHeader header;
+  std::memcpy(&header, record, sizeof(header));
+  return header;
+}
+void store_header(float* record, const RecordHeader& header) {
+  std::memcpy(record, &header, sizeof(header));
+}
+
+void softmax_rows(const Work& work, int n_rows, float softcap, std::size_t record_stride) {
+  for (int r = 0; r < n_rows; ++r) {
+    Row& row = work.rows[r];
+    if (!row.is_visible()) continue;
+    float* record = work.records + static_cast<std::size_t>(r) * record_stride;
+    const RecordHeader segment =
+        softmax_segment(work.scores + r * kSegmentTokens, row.begin, row.end, softcap);
+    RecordHeader header = load_header(record);
+    merge_headers(header, segment, row);
+    store_header(record, header);
+  }
+}
+
+template <class K, class V>
+void attend_direct(int n_rows, const Segment& segment, const Shape& shape, const Work& work,
+                   float softcap) {
+  switch (n_rows) {
+    case 1:
+      score_direct<1, K>(segment, shape, work);
+      break;
+    case 2:
+      score_direct<2, K>(segment, shape, work);
+      break;
+    case 3:
+      score_direct<3, K>(segment, shape, work);
+      break;
+    case 4:
+      score_direct<4, K>(segment, shape, work);
+      break;
+    case 5:
+      score_direct<5, K>(segment, shape, work);
+      break;
+    default:
+      score_direct<6, K>(segment, shape, work);
+      break;
+  }
+  softmax_rows(work, n_rows, softcap, shape.record_stride);
+  switch (n_rows) {
+    case 1:
+      weigh_direct<1, V>(segment, shape, work);
+      break;
+    case 2:
+      weigh_direct<2, V>(segment, shape, work);
+      break;
+    case 3:
+      weigh_direct<3, V>(segment, shape, work);
+      break;
+    case 4:
+      weigh_direct<4, V>(segment, shape, work);
+      break;
+    case 5:
+      weigh_direct<5, V>(segment, shape, work);
+      break;
+    default:
+      weigh_direct<6, V>(segment, shape, work);
+      break;
+  }
+}
+
+template <class K, class V>
+void attend_segment(const Block& block, const Segment& segment, const Shape& shape,
+                    const Tiles& tiles, const Work& work) {
+  const float softcap = block.params->softcap;
+  if (block.n_positions == 1 && tiles.n_tiles == 1) {
+    attend_direct<K, V>(shape.n_rows, segment, shape, work, softcap);
+    return;
+  }
+  score_staged<K>(segment, shape, tiles, work);
+  softmax_rows(work, shape.n_rows, softcap, shape.record_stride);
+  weigh_staged<V>(segment, shape, tiles, work);
+}
+
+using SegmentFunction = void (*)(const Block&, const Segment&, const Shape&, const Tiles&,
+                                 const Work&);
+
+template <class K>
+SegmentFunction choose_v(cache::CodecId codec_v) {
+  switch (codec_v) {
+    case cache::CodecId::kF32:
+      return attend_segment<K, float>;
+    case cache::CodecId::kF16:
+      return attend_segment<K, F16>;
+    case cache::CodecId::kBF16:
+      return attend_segment<K, BF16>;
+  }
+  return nullptr;
+}
+
+SegmentFunction choose_segment_function(cache::CodecId codec_k, cache::CodecId codec_v) {
+  switch (codec_k) {
+    case cache::CodecId::kF32:
+      return choose_v<float>(codec_v);
+    case cache::CodecId::kF16:
+      return choose_v<F16>(codec_v);
+    case cache::CodecId::kBF16:
+      return choose_v<BF16>(codec_v);
+  }
+  return nullptr;
+}
+
+void write_output(const Block& block, const float* records) {
+  const auto head_dim = static_cast<std::size_t>(block.params->head_dim);
+  for (int row = 0; row < block.n_rows(); ++row) {
+    const float* record =
+        records + static_cast<std::size_t>(row) * record_floats(block.params->head_dim);
+    const float inverse = 1.0f / load_header(record).sum;
+    float* HWY_RESTRICT out =
+        block.out + static_cast<std::size_t>(row / block.n_heads) * block.params->out_row_stride +
+        static_cast<std::size_t>(row % block.n_heads) * head_dim;
+    for (std::size_t d = 0; d < head_dim; ++d) out[d] = record[kRecordHeader + d] * inverse;
+  }
+}
+
+void clear_headers(float* records, int n_rows, std::size_t record_stride) {
+  for (int r = 0; r < n_rows; ++r) {
+    store_header(records + static_cast<std::size_t>(r) * record_stride, {0.0f, 0.0f, 0.0f});
+  }
+}
+
+void attend_segments(const Block& block, int segment_begin, int segment_end, std::uint8_t* memory) {
+  const cache::PagedKvView& kv = *block.kv;
+  const int head_dim = block.params->head_dim;
+  const std::size_t k_value = cache::codec_value_bytes(kv.codec_k);
+  const std::size_t v_value = cache::codec_value_bytes(kv.codec_v);
+  Shape shape;
+  shape.head_dim = head_dim;
+  shape.n_rows = block.n_rows();
+  shape.scale = block.params->scale;
+  shape.v_row_stride = kv.v_row_stride;
+  shape.k_strip_bytes = static_cast<std::size_t>(head_dim) * 16 * k_value;
+  shape.v_row_bytes = static_cast<std::size_t>(head_dim) * v_value;
+  shape.record_stride = record_floats(head_dim);
+
+  std::size_t bytes = 0;
+  Work work = lay_out_work(memory, head_dim, shape.n_rows, &bytes);
+  const Tiles tiles(shape.n_rows);
+  pack_queries(block, tiles, work.q);
+  const SegmentFunction attend = choose_segment_function(kv.codec_k, kv.codec_v);
+  if (block.partials == nullptr) clear_headers(work.records, shape.n_rows, shape.record_stride);
+  Segment segment;
+  for (int index = segment_begin; index < segment_end; ++index) {
+    if (block.partials != nullptr) {
+      work.records = block.partials + static_cast<std::size_t>(index - block.segment_begin) *
+                                          static_cast<std::size_t>(shape.n_rows) *
+                                          shape.record_stride;
+      clear_headers(work.records, shape.n_rows, shape.record_stride);
+    }
+    find_visible(block, index, work.rows, segment);
+    find_strips(block, index, index + 1 < segment_end, segment);
+    attend(block, segment, shape, tiles, work);
+  }
+  if (block.partials == nullptr) write_output(block, work.records);
+}
+
+void merge_partials(const Block& block) {
+  const Tag8 tag;
+  const int head_dim = block.params->head_dim;
+  const std::size_t stride = record_floats(head_dim);
+  const auto n_rows = static_cast<std::size_t>(block.n_rows());
+  const auto n_segments = static_cast<std::size_t>(block.segment_end - block.segment_begin);
+  // The records of the first segment take the result.
+  for (std::size_t index = 1; index < n_segments; ++index) {
+    for (std::size_t r = 0; r < n_rows; ++r) {
+      float* HWY_RESTRICT into = block.partials + r * stride;
+      const float* HWY_RESTRICT from = into + index * n_rows * stride;
+      const RecordHeader segment = load_header(from);
+      if (segment.is_used == 0.0f) continue;
+      RecordHeader header = load_header(into);
+      Row row;
+      merge_headers(header, segment, row);
+      store_header(into, header);
+      const auto keep = hn::Set(tag, row.keep);
+      const auto add = hn::Set(tag, row.add);
+      for (int d = kRecordHeader; d < kRecordHeader + head_dim; d += kLanesOf<Tag8>) {
+        const auto value = hn::LoadU(tag, from + d);
+        const auto merged =
+            simd::HWY_NAMESPACE::FusedMulAdd(value, add, hn::Mul(hn::LoadU(tag, into + d), keep));
+        hn::StoreU(row.is_first ? value : merged, tag, into + d);
+      }
+    }
+  }
+  write_output(block, block.partials);
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::attention
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::attention {
+
+HWY_EXPORT(attend_segments);
+HWY_EXPORT(merge_partials);
+
+std::size_t work_bytes(int head_dim, int n_rows) {
+  std::size_t bytes = 0;
+  (void)lay_out_work(nullptr, head_dim, n_rows, &bytes);
+  return bytes;
+}
+
+void attend_segments(const Block& block, int segment_begin, int segment_end,
+                     std::uint8_t* work) noexcept {
+  HWY_DYNAMIC_DISPATCH(attend_segments)(block, segment_begin, segment_end, work);
+}
+
+void merge_partials(const Block& block) noexcept { HWY_DYNAMIC_DISPATCH(merge_partials)(block); }
+
+}  // namespace kvasir::attention
+#endif  // HWY_ONCE

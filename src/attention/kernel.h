@@ -1,0 +1,57 @@
+// The kernels' side of `attend`: what one block of query rows is, and the two steps done on it.
+//
+// A block is a run of positions of one sequence with every query head that reads one kv head; its
+// rows are numbered position by position, heads side by side. kernel.cc is compiled once per SIMD
+// target and chosen at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/attention.h"
+#include "cache/page/paged_kv_view.h"
+
+namespace kvasir::attention {
+
+/// Rows of a block at most; the plan chooses fewer for wide heads.
+inline constexpr int kMaxBlockRows = 96;
+
+struct Block {
+  const AttentionParams* params = nullptr;
+  const cache::PagedKvView* kv = nullptr;
+  int kv_head = 0;
+  int n_heads = 0;  ///< query heads of the group
+  Position first_pos = 0;
+  int n_positions = 0;
+  const float* q = nullptr;  ///< first position's first head of the group
+  float* out = nullptr;
+  int segment_begin = 0;  ///< segments that some row of the block sees: [begin, end)
+  int segment_end = 0;
+  /// One record per (segment, row) when tasks share the block, else null.
+  float* partials = nullptr;
+
+  int n_rows() const { return n_positions * n_heads; }
+};
+
+/// A record is a header (maximum, sum, whether anything was visible), then head_dim floats,
+/// rounded up to whole panels of 16 channels.
+inline constexpr int kRecordHeader = 16;
+inline std::size_t record_floats(int head_dim) {
+  return static_cast<std::size_t>(kRecordHeader + (head_dim + 15) / 16 * 16);
+}
+
+/// Bytes of work memory a thread needs for blocks of up to `n_rows` rows. A multiple of 64.
+std::size_t work_bytes(int head_dim, int n_rows);
+
+/// Attends the block's rows to segments [segment_begin, segment_end).
+///
+/// Without `block.partials` the range must be all of the block's segments, and `out` is written;
+/// with them, the records of those segments are.
+/// Requires  `work`: work_bytes() bytes, 64-byte aligned, this thread's own
+void attend_segments(const Block& block, int segment_begin, int segment_end,
+                     std::uint8_t* work) noexcept;
+
+/// Merges the records of all segments, in ascending order, into `out`.
+void merge_partials(const Block& block) noexcept;
+
+}  // namespace kvasir::attention

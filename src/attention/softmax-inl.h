@@ -1,0 +1,118 @@
+// The softmax of one segment of one row, and the factors that merge two segments.
+//
+// Included once per target by kernel.cc (Highway's toggled guard).
+// clang-format off
+#if defined(KVASIR_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+// clang-format on
+#ifdef KVASIR_ATTENTION_SOFTMAX_INL_H_
+#undef KVASIR_ATTENTION_SOFTMAX_INL_H_
+#else
+#define KVASIR_ATTENTION_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "attention/lanes-inl.h"
+#include "attention/tiles-inl.h"
+#include "simd/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::attention {
+namespace HWY_NAMESPACE {
+
+/// What a record's header holds of the segments merged so far.
+struct RecordHeader {
+  float maximum;
+  float sum;
+  float is_used;  ///< 1 or 0
+};
+static_assert(sizeof(RecordHeader) <= kRecordHeader * sizeof(float));
+
+HWY_INLINE float exp_of(float x) {
+  const hn::CappedTag<float, 1> tag;
+  return hn::GetLane(simd::HWY_NAMESPACE::Exp(tag, hn::Set(tag, x)));
+}
+
+/// The sum of 16 lanes by one fixed tree: halves are added, 16 -> 8 -> 4 -> 2 -> 1.
+HWY_INLINE float sum_of_lanes(const float* lanes) {
+  float eight[8], four[4];
+  for (int i = 0; i < 8; ++i) eight[i] = lanes[i] + lanes[i + 8];
+  for (int i = 0; i < 4; ++i) four[i] = eight[i] + eight[i + 4];
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+/// Turns the scores of tokens [begin, end) of a segment into exp(score - maximum), in place.
+///
+/// Lanes beside them in the first and last strip become 0. Returns the maximum and the sum.
+/// Shapes    scores: [kSegmentTokens]; only the strips that [begin, end) touches are read
+HWY_INLINE RecordHeader softmax_segment(float* HWY_RESTRICT scores, int begin, int end,
+                                        float softcap) {
+  const Tag16 tag;
+  using V = hn::Vec<Tag16>;
+  const int from = begin / 16 * 16;
+  const int to = (end + 15) / 16 * 16;
+  if (softcap > 0.0f) {
+    const V cap = hn::Set(tag, softcap);
+    for (int t = from; t < to; t += kLanes) {
+      const V x = hn::Div(hn::Load(tag, scores + t), cap);
+      hn::Store(hn::Mul(cap, simd::HWY_NAMESPACE::Tanh(tag, x)), tag, scores + t);
+    }
+  }
+  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  std::fill(scores + from, scores + begin, kMasked);
+  std::fill(scores + end, scores + to, kMasked);
+
+  V highest[kRegs];
+#pragma GCC unroll 16
+  for (int g = 0; g < kRegs; ++g) highest[g] = hn::Load(tag, scores + from + g * kLanes);
+  for (int t = from + 16; t < to; t += 16) {
+#pragma GCC unroll 16
+    for (int g = 0; g < kRegs; ++g) {
+      highest[g] = hn::Max(highest[g], hn::Load(tag, scores + t + g * kLanes));
+    }
+  }
+#pragma GCC unroll 16
+  for (int g = 1; g < kRegs; ++g) highest[0] = hn::Max(highest[0], highest[g]);
+  const V maximum = hn::MaxOfLanes(tag, highest[0]);
+
+  V sum[kRegs];
+#pragma GCC unroll 16
+  for (int g = 0; g < kRegs; ++g) sum[g] = hn::Zero(tag);
+  for (int t = from; t < to; t += 16) {
+#pragma GCC unroll 16
+    for (int g = 0; g < kRegs; ++g) {
+      float* at = scores + t + g * kLanes;
+      const V p = simd::HWY_NAMESPACE::Exp(tag, hn::Sub(hn::Load(tag, at), maximum));
+      hn::Store(p, tag, at);
+      sum[g] = hn::Add(sum[g], p);
+    }
+  }
+  HWY_ALIGN float lanes[16];
+#pragma GCC unroll 16
+  for (int g = 0; g < kRegs; ++g) hn::Store(sum[g], tag, lanes + g * kLanes);
+  return {hn::GetLane(maximum), sum_of_lanes(lanes), 1.0f};
+}
+
+/// Merges a segment's maximum and sum into `header` and says by what to scale the values.
+HWY_INLINE void merge_headers(RecordHeader& header, const RecordHeader& segment, Row& row) {
+  row.is_first = header.is_used == 0.0f;
+  if (row.is_first) {
+    header = segment;
+    return;
+  }
+  const float maximum = std::max(header.maximum, segment.maximum);
+  row.keep = exp_of(header.maximum - maximum);
+  row.add = exp_of(segment.maximum - maximum);
+  const hn::CappedTag<float, 1> tag;
+  header.sum = hn::GetLane(simd::HWY_NAMESPACE::FusedMulAdd(
+      hn::Set(tag, segment.sum), hn::Set(tag, row.add), hn::Set(tag, header.sum * row.keep)));
+  header.maximum = maximum;
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target

@@ -1,0 +1,62 @@
+// A thread's work memory for one block: packed queries, scores, records, copies of K and V in f32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/kernel.h"
+#include "cache/page/geometry.h"
+
+namespace kvasir::attention {
+
+inline constexpr int kSegmentStrips = kSegmentTokens / cache::kStripTokens;
+/// Strips of K that are copied to f32 at a time.
+inline constexpr int kStagedStrips = 4;
+/// Panels of 16 channels of V that are copied at a time: 64 channels, whole lines of f16.
+inline constexpr int kStagedPanels = 4;
+/// Floats from panel to panel: one line more than 256 x 16, so that panels do not alias in L1.
+inline constexpr std::size_t kPanelFloats = std::size_t{kSegmentTokens} * 16 + 16;
+
+/// A row of the block in the segment at hand.
+struct Row {
+  int begin = 0, end = 0;  ///< visible tokens, counted from the segment's first
+  float keep = 0.0f;       ///< factor of what the record holds
+  float add = 0.0f;        ///< factor of the segment's own sum
+  bool is_first = true;    ///< nothing in the record yet: the segment's sum is stored as it is
+  bool is_visible() const { return begin < end; }
+};
+
+struct Work {
+  float* q = nullptr;        ///< [tile][head_dim][rows of the tile]
+  float* scores = nullptr;   ///< [n_rows][kSegmentTokens]: scores, then probabilities
+  float* records = nullptr;  ///< [n_rows][record_floats]
+  float* k = nullptr;        ///< [kStagedStrips][head_dim][16]
+  float* v = nullptr;        ///< [kStagedPanels][kPanelFloats]
+  Row* rows = nullptr;       ///< [n_rows]
+};
+
+/// Lays the buffers out in `memory`; sets `*bytes` to what they need. `memory` may be null.
+inline Work lay_out_work(std::uint8_t* memory, int head_dim, int n_rows, std::size_t* bytes) {
+  std::size_t used = 0;
+  const auto take = [&](std::size_t n_bytes) {
+    std::uint8_t* at = memory == nullptr ? nullptr : memory + used;
+    used += (n_bytes + 63) / 64 * 64;
+    return at;
+  };
+  const auto take_floats = [&](std::size_t n) {
+    return reinterpret_cast<float*>(take(n * sizeof(float)));
+  };
+  const auto rows = static_cast<std::size_t>(n_rows);
+  const auto channels = static_cast<std::size_t>(head_dim);
+  Work work;
+  work.q = take_floats(rows * channels);
+  work.scores = take_floats(rows * kSegmentTokens);
+  work.records = take_floats(rows * record_floats(head_dim));
+  work.k = take_floats(kStagedStrips * channels * cache::kStripTokens);
+  work.v = take_floats(kStagedPanels * kPanelFloats);
+  work.rows = reinterpret_cast<Row*>(take(rows * sizeof(Row)));
+  *bytes = used;
+  return work;
+}
+
+}  // namespace kvasir::attention

@@ -1,0 +1,131 @@
+// A token history in frames of its own for the attention tests: any geometry, pages in shuffled
+// order, every byte that no token wrote a NaN in all codecs.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/aligned_buffer.h"
+#include "cache/codec/row_codec.h"
+#include "cache/page/geometry.h"
+#include "cache/page/paged_kv_view.h"
+
+namespace kvasir::attention {
+
+using Floats = std::vector<float>;
+
+/// Normal random values; the same seed gives the same values.
+inline Floats random_floats(std::size_t n, std::uint32_t seed, float deviation = 1.0f) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, deviation);
+  Floats values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+/// K and V of `n_tokens` tokens before they are encoded: [n_tokens][n_kv_heads][head_dim].
+struct Tokens {
+  int n_tokens, n_kv_heads, head_dim;
+  Floats k, v;
+  Tokens(int n, int kv_heads, int dim, std::uint32_t seed)
+      : n_tokens(n), n_kv_heads(kv_heads), head_dim(dim) {
+    const std::size_t size = static_cast<std::size_t>(n) * row();
+    k = random_floats(size, seed);
+    v = random_floats(size, seed + 1);
+  }
+  std::size_t row() const { return static_cast<std::size_t>(n_kv_heads * head_dim); }
+};
+
+struct HistoryOptions {
+  cache::CodecId codec_k = cache::CodecId::kF16;
+  cache::CodecId codec_v = cache::CodecId::kF16;
+  int page_tokens = 64;
+  cache::HeadOrder head_order = cache::HeadOrder::kSplit;
+};
+
+/// Two layers, of which the tests use the second: offsets that are not zero.
+class History {
+ public:
+  History(const Tokens& tokens, const HistoryOptions& options) {
+    cache::PageGeometry::Options wanted;
+    wanted.shape = {2, tokens.n_kv_heads, tokens.head_dim};
+    wanted.codec_k = options.codec_k;
+    wanted.codec_v = options.codec_v;
+    wanted.page_tokens = options.page_tokens;
+    wanted.head_order = options.head_order;
+    const cache::PageGeometry geometry = *cache::PageGeometry::create(wanted);
+    const auto n_pages =
+        static_cast<std::size_t>(cache::pages_for(tokens.n_tokens, options.page_tokens));
+    memory_ = AlignedBuffer(n_pages * geometry.frame_bytes());
+    std::memset(memory_.data(), 0xFF, memory_.size());
+    std::vector<std::size_t> order(n_pages);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::shuffle(order.begin(), order.end(), std::mt19937(7));
+    for (const std::size_t page : order) {
+      frames_.push_back(memory_.data() + page * geometry.frame_bytes());
+    }
+    view_.frames = frames_.data();
+    view_.n_tokens = tokens.n_tokens;
+    view_.strips_per_page = geometry.strips_per_page();
+    view_.n_kv_heads = tokens.n_kv_heads;
+    view_.head_dim = tokens.head_dim;
+    view_.codec_k = options.codec_k;
+    view_.codec_v = options.codec_v;
+    view_.k_offset = geometry.k_offset(1);
+    view_.v_offset = geometry.v_offset(1);
+    view_.k_head_stride = geometry.k_head_stride();
+    view_.k_strip_stride = geometry.k_strip_stride();
+    view_.v_head_stride = geometry.v_head_stride();
+    view_.v_row_stride = geometry.v_row_stride();
+    cache::write_kv(view_, 0, tokens.n_tokens, tokens.k.data(), tokens.v.data(), tokens.row());
+  }
+  const cache::PagedKvView& view() const { return view_; }
+  std::vector<std::uint8_t*>& frames() { return frames_; }
+
+ private:
+  AlignedBuffer memory_;
+  std::vector<std::uint8_t*> frames_;
+  cache::PagedKvView view_;
+};
+
+/// One sequence's rows [first_pos, first_pos + n_rows), at row `first_row` of q and out.
+inline QueryRows rows_of(const History& history, int first_pos, int n_rows, int first_row = 0) {
+  QueryRows rows;
+  rows.kv = history.view();
+  rows.first_pos = first_pos;
+  rows.first_row = first_row;
+  rows.n_rows = n_rows;
+  return rows;
+}
+
+inline AttentionParams params_of(int n_heads, int head_dim) {
+  AttentionParams params;
+  params.n_heads = n_heads;
+  params.head_dim = head_dim;
+  params.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  params.q_row_stride = params.out_row_stride = static_cast<std::size_t>(n_heads * head_dim);
+  return params;
+}
+
+/// Output for `rows`; what no row writes stays at -77.
+inline Floats run_attend(ThreadPool& pool, const AttentionParams& params,
+                         std::span<const QueryRows> rows, const Floats& q) {
+  Floats out(q.size(), -77.0f);
+  Scratch scratch;
+  attend(pool, params, rows, q.data(), out.data(), scratch);
+  return out;
+}
+
+inline bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace kvasir::attention

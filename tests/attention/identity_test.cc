@@ -1,0 +1,214 @@
+// The determinism contract: the same row gives the same bits, however it is computed.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/history.h"
+#include "support/simd_targets.h"
+
+namespace kvasir::attention {
+namespace {
+
+using cache::CodecId;
+using cache::HeadOrder;
+
+struct HeadShape {
+  int n_kv_heads, n_heads, head_dim;
+  float softcap = 0.0f;
+  int window = 0;
+  AttentionParams params() const {
+    AttentionParams p = params_of(n_heads, head_dim);
+    p.softcap = softcap;
+    p.window = window;
+    return p;
+  }
+};
+
+const HeadShape kShapes[] = {
+    {1, 3, 64},
+    {2, 2, 48},
+    {2, 8, 40},
+    {1, 9, 80},
+    {1, 8, 128, 5.0f},
+    {2, 6, 64, 0.0f, 100},
+    {1, 3, 256, 30.0f, 300},
+    {1, 2, 24, 0.0f, 1},
+};
+
+/// Rows [first_pos, first_pos + n_rows) in chunks of the given sizes, one after the other.
+Floats in_chunks(ThreadPool& pool, const HeadShape& shape, const History& history, int first_pos,
+                 const std::vector<int>& chunks, const Floats& q) {
+  const AttentionParams params = shape.params();
+  Floats out(q.size(), -77.0f);
+  Scratch scratch;
+  int row = 0;
+  for (const int n : chunks) {
+    const QueryRows rows = rows_of(history, first_pos + row, n, row);
+    attend(pool, params, {&rows, 1}, q.data(), out.data(), scratch);
+    row += n;
+  }
+  return out;
+}
+
+std::vector<int> random_chunks(int n_rows, std::mt19937& random) {
+  std::vector<int> chunks;
+  for (int left = n_rows; left > 0; left -= chunks.back()) {
+    chunks.push_back(std::uniform_int_distribution<int>(1, std::min(left, 60))(random));
+  }
+  return chunks;
+}
+
+TEST(Identity, PrefillEqualsDecode) {
+  constexpr std::pair<int, int> kRanges[] = {{0, 75}, {230, 60}, {500, 30}, {1020, 12}};
+  ThreadPool pool(1);
+  for_each_target([&](const char* target) {
+    for (const HeadShape& shape : kShapes) {
+      for (const auto& [first_pos, n_rows] : kRanges) {
+        const Tokens tokens(first_pos + n_rows, shape.n_kv_heads, shape.head_dim, 21);
+        const History history(tokens, {});
+        const auto size = static_cast<std::size_t>(n_rows) * shape.params().q_row_stride;
+        const Floats q = random_floats(size, 22);
+        const Floats decode = in_chunks(pool, shape, history, first_pos,
+                                        std::vector<int>(static_cast<std::size_t>(n_rows), 1), q);
+        const Floats prefill = in_chunks(pool, shape, history, first_pos, {n_rows}, q);
+        EXPECT_TRUE(same_bits(decode, prefill))
+            << target << ": heads " << shape.n_heads << ", head_dim " << shape.head_dim
+            << ", first_pos " << first_pos;
+      }
+    }
+  });
+}
+
+TEST(Identity, AnyChunkingAndThreadCount) {
+  std::mt19937 random(31);
+  for (const HeadShape& shape : kShapes) {
+    constexpr int kFirst = 190, kRows = 400;
+    const Tokens tokens(kFirst + kRows, shape.n_kv_heads, shape.head_dim, 32);
+    const History history(tokens, {});
+    const Floats q = random_floats(kRows * shape.params().q_row_stride, 33);
+    ThreadPool one(1);
+    const Floats expected = in_chunks(one, shape, history, kFirst, {kRows}, q);
+    for (const int n_threads : {1, 2, 3}) {
+      ThreadPool pool(n_threads);
+      for (int trial = 0; trial < 4; ++trial) {
+        const std::vector<int> chunks =
+            trial == 0 ? std::vector<int>{kRows} : random_chunks(kRows, random);
+        ASSERT_TRUE(same_bits(expected, in_chunks(pool, shape, history, kFirst, chunks, q)))
+            << "threads " << n_threads << ", trial " << trial << ", heads " << shape.n_heads
+            << ", head_dim " << shape.head_dim;
+      }
+    }
+  }
+}
+
+// A long history and few rows: the history is cut between threads and merged.
+TEST(Identity, CutHistories) {
+  for (const HeadShape& shape : kShapes) {
+    constexpr int kTokens = 3000;
+    const Tokens tokens(kTokens, shape.n_kv_heads, shape.head_dim, 41);
+    const History history(tokens, {});
+    for (const int n_rows : {1, 2, 5, 12}) {
+      const auto size = static_cast<std::size_t>(n_rows) * shape.params().q_row_stride;
+      const Floats q = random_floats(size, 42);
+      ThreadPool one(1);
+      const Floats expected = in_chunks(one, shape, history, kTokens - n_rows, {n_rows}, q);
+      for (const int n_threads : {2, 3, 5}) {
+        ThreadPool pool(n_threads);
+        ASSERT_TRUE(
+            same_bits(expected, in_chunks(pool, shape, history, kTokens - n_rows, {n_rows}, q)))
+            << "threads " << n_threads << ", rows " << n_rows << ", heads " << shape.n_heads;
+      }
+    }
+  }
+}
+
+TEST(Identity, AnyPageSizeAndHeadOrder) {
+  const CodecId all[] = {CodecId::kF32, CodecId::kF16, CodecId::kBF16};
+  ThreadPool pool(2);
+  for (const HeadShape& shape : {HeadShape{3, 9, 64}, HeadShape{2, 2, 72}, HeadShape{2, 16, 40}}) {
+    constexpr int kTokens = 530;
+    const Tokens tokens(kTokens, shape.n_kv_heads, shape.head_dim, 51);
+    const Floats q = random_floats(30 * shape.params().q_row_stride, 52);
+    for (const CodecId k : all) {
+      for (const CodecId v : all) {
+        Floats expected;
+        for (const int page_tokens : {64, 16, 32, 512, 1008}) {
+          for (const HeadOrder order : {HeadOrder::kSplit, HeadOrder::kInterleaved}) {
+            const History history(tokens, {k, v, page_tokens, order});
+            // 29 rows at once, then the last one alone.
+            const Floats out = in_chunks(pool, shape, history, kTokens - 30, {29, 1}, q);
+            if (expected.empty()) expected = out;
+            ASSERT_TRUE(same_bits(expected, out))
+                << "page " << page_tokens << ", order " << static_cast<int>(order) << ", codecs "
+                << static_cast<int>(k) << " " << static_cast<int>(v);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Identity, SequenceInABatchEqualsAlone) {
+  for (const HeadShape& shape : kShapes) {
+    const AttentionParams params = shape.params();
+    // Decode of some, prefill of others, one entry with no rows, rows not in order of entries.
+    struct Part {
+      int first_pos, n_rows, first_row;
+    };
+    const std::vector<Part> parts = {{0, 1, 7}, {700, 1, 0},  {40, 6, 1},
+                                     {0, 0, 0}, {300, 40, 8}, {2000, 1, 48}};
+    const Floats q = random_floats(49 * params.q_row_stride, 61);
+    std::vector<History> histories;
+    std::vector<QueryRows> rows;
+    histories.reserve(parts.size());
+    for (const Part& part : parts) {
+      const Tokens tokens(part.first_pos + part.n_rows + 1, shape.n_kv_heads, shape.head_dim,
+                          static_cast<std::uint32_t>(62 + part.first_row));
+      histories.emplace_back(tokens, HistoryOptions{});
+      rows.push_back(rows_of(histories.back(), part.first_pos, part.n_rows, part.first_row));
+    }
+    for (const int n_threads : {1, 2, 3}) {
+      ThreadPool pool(n_threads);
+      const Floats batch = run_attend(pool, params, rows, q);
+      for (const QueryRows& entry : rows) {
+        ThreadPool one(1);
+        const Floats alone = run_attend(one, params, {&entry, 1}, q);
+        const std::size_t begin = static_cast<std::size_t>(entry.first_row) * params.q_row_stride;
+        const std::size_t n = static_cast<std::size_t>(entry.n_rows) * params.q_row_stride;
+        ASSERT_TRUE(
+            same_bits(std::span(batch).subspan(begin, n), std::span(alone).subspan(begin, n)))
+            << "threads " << n_threads << ", first_pos " << entry.first_pos;
+      }
+    }
+  }
+}
+
+// Targets with FMA in lanes, and the scalar one through std::fma, agree bit for bit.
+TEST(Identity, SimdTargetsAgree) {
+  ThreadPool pool(1);
+  for (const HeadShape& shape : kShapes) {
+    const Tokens tokens(560, shape.n_kv_heads, shape.head_dim, 71);
+    for (const CodecId codec : {CodecId::kF32, CodecId::kF16, CodecId::kBF16}) {
+      const History history(tokens, {codec, codec, 64, HeadOrder::kSplit});
+      const Floats q = random_floats(20 * shape.params().q_row_stride, 72);
+      Floats expected;
+      std::string first;
+      for_each_target([&](const char* target) {
+        const Floats out = in_chunks(pool, shape, history, 540, {19, 1}, q);
+        if (expected.empty()) {
+          expected = out;
+          first = target;
+        }
+        EXPECT_TRUE(same_bits(expected, out))
+            << target << " differs from " << first << ", head_dim " << shape.head_dim;
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::attention
