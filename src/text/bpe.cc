@@ -4,13 +4,11 @@
 
 #include <algorithm>
 
+#include "text/merge_queue.h"
 #include "text/unicode.h"
 
 namespace kvasir::text {
 namespace {
-
-/// Words up to this long are merged by scanning for the lowest rank, which beats a heap there.
-constexpr std::size_t kShortWordBytes = 40;
 
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 
@@ -146,59 +144,16 @@ void BpeEncoder::encode(std::string_view text, std::vector<TokenId>* out) const 
         continue;
       }
     }
-    if (word.size() <= kShortWordBytes) {
-      encode_short(word, out);
-    } else {
-      encode_long(word, &queue, &symbols, out);
+    symbols.clear();
+    for (std::uint32_t i = 0; i < word.size(); ++i) {
+      symbols.push_back({i, 1, byte_tokens_[static_cast<std::uint8_t>(word[i])]});
     }
-  }
-}
-
-void BpeEncoder::encode_short(std::string_view word, std::vector<TokenId>* out) const {
-  constexpr std::uint32_t kNever = UINT32_MAX;
-  std::array<TokenId, kShortWordBytes> ids;
-  std::array<Merge, kShortWordBytes> merges;  // [i]: of symbols i and i + 1
-  std::size_t n = word.size();
-  for (std::size_t i = 0; i < n; ++i) ids[i] = byte_tokens_[static_cast<std::uint8_t>(word[i])];
-  const auto look_up = [&](std::size_t i) {
-    const Merge* merge = merges_.find(ids[i], ids[i + 1]);
-    merges[i] = merge != nullptr ? *merge : Merge{kNever, -1};
-  };
-  for (std::size_t i = 0; i + 1 < n; ++i) look_up(i);
-  while (n > 1) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i + 1 < n; ++i) {
-      if (merges[i].rank < merges[best].rank) best = i;
+    queue.run(&symbols, [&](const Symbol& left, const Symbol& right) {
+      return merges_.find(left.id, right.id);
+    });
+    for (const Symbol& symbol : symbols) {
+      if (symbol.size > 0 && symbol.id >= 0) out->push_back(symbol.id);
     }
-    if (merges[best].rank == kNever) break;
-    ids[best] = merges[best].id;
-    for (std::size_t i = best + 1; i + 1 < n; ++i) {
-      ids[i] = ids[i + 1];
-      merges[i - 1] = merges[i];
-    }
-    --n;
-    if (best > 0) look_up(best - 1);
-    if (best + 1 < n) look_up(best);
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    if (ids[i] >= 0) out->push_back(ids[i]);
-  }
-}
-
-void BpeEncoder::encode_long(std::string_view word, MergeQueue* queue, std::vector<Symbol>* symbols,
-                             std::vector<TokenId>* out) const {
-  symbols->resize(word.size());
-  for (std::size_t i = 0; i < word.size(); ++i) {
-    (*symbols)[i] = {.begin = static_cast<std::uint32_t>(i),
-                     .size = 1,
-                     .id = byte_tokens_[static_cast<std::uint8_t>(word[i])]};
-  }
-  queue->run(symbols, [&](const Symbol& left, const Symbol& right) -> std::optional<Merge> {
-    const Merge* merge = merges_.find(left.id, right.id);
-    return merge != nullptr ? std::optional<Merge>(*merge) : std::nullopt;
-  });
-  for (const Symbol& symbol : *symbols) {
-    if (symbol.size > 0 && symbol.id >= 0) out->push_back(symbol.id);
   }
 }
 

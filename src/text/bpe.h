@@ -13,7 +13,6 @@
 #include "gguf/file.h"
 #include "text/encoder.h"
 #include "text/hash_index.h"
-#include "text/merge_queue.h"
 #include "text/pretokenizer.h"
 
 namespace kvasir::text {
@@ -33,9 +32,6 @@ class BpeEncoder final : public Encoder {
   BpeEncoder(const Vocabulary& vocabulary, PreTokenizer pretokenizer);
   Status load_merges(const gguf::File& file);
   void build_words();
-  void encode_short(std::string_view word, std::vector<TokenId>* out) const;
-  void encode_long(std::string_view word, MergeQueue* queue, std::vector<Symbol>* symbols,
-                   std::vector<TokenId>* out) const;
 
   const Vocabulary& vocabulary_;
   PreTokenizer pretokenizer_;

@@ -115,12 +115,12 @@ bool MergeTable::insert_all(std::span<const Item> items) {
   return true;
 }
 
-const Merge* MergeTable::find(TokenId left, TokenId right) const {
-  if (slots_.empty() || left < 0 || right < 0) return nullptr;
+Merge MergeTable::find(TokenId left, TokenId right) const {
+  if (slots_.empty() || left < 0 || right < 0) return {};
   const std::uint64_t key = pair_key(left, right);
   for (std::size_t at = mix(key ^ seed_) & mask_;; at = (at + 1) & mask_) {
-    if (slots_[at].key == key) return &slots_[at].merge;
-    if (slots_[at].key == kEmptyKey) return nullptr;
+    if (slots_[at].key == key) return slots_[at].merge;
+    if (slots_[at].key == kEmptyKey) return {};
   }
 }
 

@@ -48,7 +48,8 @@ class StringIndex {
 
 /// What two neighbours become. Lower ranks merge first.
 struct Merge {
-  std::uint32_t rank = 0;
+  static constexpr std::uint32_t kNever = UINT32_MAX;
+  std::uint32_t rank = kNever;
   TokenId id = -1;
 };
 
@@ -63,8 +64,8 @@ class MergeTable {
   MergeTable() = default;
   explicit MergeTable(std::span<const Item> items);
 
-  /// Null when the pair does not merge. A negative id never does.
-  const Merge* find(TokenId left, TokenId right) const;
+  /// Rank Merge::kNever when the pair does not merge. A negative id never does.
+  Merge find(TokenId left, TokenId right) const;
 
  private:
   bool insert_all(std::span<const Item> items);

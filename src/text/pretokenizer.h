@@ -44,7 +44,9 @@ enum class SplitRule : std::uint8_t {
 class PreTokenizer {
  public:
   /// By the value of `tokenizer.ggml.pre`. Errors: kUnsupported, naming it.
-  /// Source: llama.cpp src/llama-vocab.cpp (names, order of rules) and the models' tokenizer.json.
+  /// Source: llama.cpp src/llama-vocab.cpp (names, order of rules) and the models' tokenizer.json
+  /// (the expressions). Where the two differ the model's own holds: marks within tekken and gpt-4o
+  /// words, white space beyond ASCII in deepseek's CJK range.
   static Result<PreTokenizer> by_name(std::string_view name);
 
   /// A word that is a token as it stands is taken whole, without merging.

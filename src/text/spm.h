@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "text/encoder.h"
+#include "text/hash_index.h"
+#include "text/merge_queue.h"
 
 namespace kvasir::text {
 
@@ -23,9 +25,16 @@ class SpmEncoder final : public Encoder {
   std::string piece(TokenId token) const override;
 
  private:
+  std::string escaped(std::string_view text) const;
+  void append_ids(std::string_view text, const std::vector<Symbol>& symbols,
+                  std::vector<TokenId>* out) const;
+
   const Vocabulary& vocabulary_;
   SpacePrefix space_prefix_;
   std::vector<std::uint32_t> ranks_;  // of each token: the higher the score, the lower the rank
+  // Pairs of characters that stand side by side within some token. A merge never crosses another
+  // pair, so a text is cut there and only its short pieces are merged; the ids are the same.
+  MergeTable neighbours_;
 };
 
 /// Every U+2581 of `text` as a space.

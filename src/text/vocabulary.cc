@@ -46,6 +46,39 @@ constexpr std::string_view kEndOfGeneration[] = {
     "<|file_sep|>",
 };
 
+// Marks of fill-in-the-middle: of control type whatever the file says, so that running text does
+// not become one. U+FF5C and U+2581 are written out in DeepSeek's.
+constexpr std::string_view kFillInTheMiddle[] = {
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<PRE>",
+    "\xE2\x96\x81<PRE>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<SUF>",
+    "\xE2\x96\x81<SUF>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<MID>",
+    "\xE2\x96\x81<MID>",
+    "<\xEF\xBD\x9C"
+    "fim\xE2\x96\x81"
+    "begin\xEF\xBD\x9C>",
+    "<\xEF\xBD\x9C"
+    "fim\xE2\x96\x81hole\xEF\xBD\x9C>",
+    "<\xEF\xBD\x9C"
+    "fim\xE2\x96\x81"
+    "end\xEF\xBD\x9C>",
+};
+
+template <std::size_t N>
+bool contains(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -85,7 +118,7 @@ Result<Vocabulary> Vocabulary::load(const gguf::File& file) {
   KVASIR_RETURN_IF_ERROR(out.load_types(file));
   KVASIR_RETURN_IF_ERROR(out.load_scores(file));
   KVASIR_RETURN_IF_ERROR(out.load_special_ids(file));
-  out.mark_end_of_generation();
+  out.mark_named_tokens();
   out.build_indices();
   return out;
 }
@@ -219,20 +252,19 @@ Status Vocabulary::load_special_ids(const gguf::File& file) {
   return {};
 }
 
-void Vocabulary::mark_end_of_generation() {
+void Vocabulary::mark_named_tokens() {
   bool has_return = false;
   bool has_call = false;
   std::optional<TokenId> end;
   for (TokenId id = 0; id < size(); ++id) {
     const std::string_view name = text(id);
-    if (name.size() > 32 || name.size() < 4) continue;
-    if (std::find(std::begin(kEndOfGeneration), std::end(kEndOfGeneration), name) ==
-        std::end(kEndOfGeneration)) {
-      continue;
-    }
-    is_eog_[index(id)] = true;
+    if (name.size() > 32 || name.size() < 4) continue;  // none of the names
+    const bool ends_generation = contains(kEndOfGeneration, name);
+    if (!ends_generation && !contains(kFillInTheMiddle, name)) continue;
     // Some files give these another type; as plain text they would leak into the output.
     types_[index(id)] = TokenType::kControl;
+    if (!ends_generation) continue;
+    is_eog_[index(id)] = true;
     if (name == "<|return|>") has_return = true;
     if (name == "<|call|>") has_call = true;
     if (name == "<|end|>") end = id;

@@ -76,7 +76,7 @@ class Vocabulary {
   Status load_types(const gguf::File& file);
   Status load_scores(const gguf::File& file);
   Status load_special_ids(const gguf::File& file);
-  void mark_end_of_generation();
+  void mark_named_tokens();
   void build_indices();
 
   VocabularyModel model_ = VocabularyModel::kBpe;

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "text/tokenizer_support.h"
@@ -69,6 +70,53 @@ TEST(SmolLm2, TextsOfAllKinds) {
     EXPECT_EQ(ids, line["ids"].get<Ids>()) << line["src"] << ": \"" << shown(text) << '"';
     EXPECT_EQ(decode(*tokenizer, ids), text);
   }
+}
+
+/// SmolLM2's vocabulary under another pre-tokenizer's name.
+std::unique_ptr<text::Tokenizer> smollm2_as(const gguf::File& smollm2_file,
+                                            const std::string& pre) {
+  GgufWriter writer;
+  writer.add_string("tokenizer.ggml.model", "gpt2");
+  writer.add_string("tokenizer.ggml.pre", pre);
+  for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
+    const gguf::Array& array = **smollm2_file.get_array(key);
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < array.size(); ++i) texts.emplace_back(array.string_at(i));
+    writer.add_string_array(key, texts);
+  }
+  const gguf::Array& array = **smollm2_file.get_array("tokenizer.ggml.token_type");
+  std::vector<std::int32_t> types;
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    types.push_back(static_cast<std::int32_t>(array.int_at(i)));
+  }
+  writer.add_array("tokenizer.ggml.token_type", types);
+  Result<text::Tokenizer> tokenizer = load_built(writer);
+  if (!tokenizer) {
+    ADD_FAILURE() << pre << ": " << tokenizer.error().message;
+    return nullptr;
+  }
+  return std::make_unique<text::Tokenizer>(*std::move(tokenizer));
+}
+
+TEST(SmolLm2, OtherPreTokenizersAsLlamaCpp) {
+  const Result<gguf::File> file =
+      gguf::File::open(Env::posix(), own_data("tokenizer_vectors/smollm2-vocab.gguf").string());
+  ASSERT_TRUE(file.has_value());
+  std::map<std::string, std::unique_ptr<text::Tokenizer>> tokenizers;
+  const auto path = own_data("tokenizer_vectors/smollm2_pretokenizers.jsonl");
+  for (const json& line : read_json_lines(path)) {
+    const std::string text = line["text"];
+    for (const json& group : line["ids"]) {
+      for (const std::string pre : group["pre"]) {
+        auto& tokenizer = tokenizers[pre];
+        if (tokenizer == nullptr) tokenizer = smollm2_as(*file, pre);
+        ASSERT_NE(tokenizer, nullptr);
+        EXPECT_EQ(plain_ids(*tokenizer, text), group["ids"].get<Ids>())
+            << pre << ": \"" << shown(text) << '"';
+      }
+    }
+  }
+  EXPECT_EQ(tokenizers.size(), 11u);
 }
 
 TEST(SmolLm2, ChatPromptsWithSpecialTokens) {
