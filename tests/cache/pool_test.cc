@@ -12,8 +12,9 @@ namespace kvasir::cache {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-/// SmolLM2-135M at 64 tokens: 30 layers x 3 heads x 64 dims x 64 tokens x 2 x 2 bytes.
-constexpr std::size_t kSmolFrame = 1'474'560;
+/// Two fill an arena of 2 MiB.
+constexpr std::size_t kFrame = kMiB - 64;
+constexpr std::uint64_t kArena = 2 * kMiB;
 
 std::vector<PageId> take(PagePool& pool, int n) {
   std::vector<PageId> pages;
@@ -25,32 +26,39 @@ void drop(PagePool& pool, const std::vector<PageId>& pages) {
   for (const PageId page : pages) pool.drop_owner(page);
 }
 
-TEST(PagePool, ArenasFillAHugePageAndWasteLittle) {
-  for (std::size_t frame = 64; frame < 8 * kMiB; frame = frame * 5 / 4 / 64 * 64 + 64) {
+TEST(PagePool, ArenasFillHugePagesAndWasteLittle) {
+  for (std::size_t frame = 64; frame < 100 * kMiB; frame = frame * 9 / 8 / 64 * 64 + 64) {
     const int n_frames = PagePool::arena_frames(frame);
-    const std::uint64_t bytes = PagePool::arena_bytes(frame, n_frames);
-    EXPECT_GE(bytes, 2 * kMiB) << frame;
-    EXPECT_LT(bytes, 2 * kMiB + frame + 4096) << frame;
-    EXPECT_LT(static_cast<double>(bytes - frame * static_cast<std::size_t>(n_frames)),
-              0.05 * static_cast<double>(bytes))
-        << frame;
+    for (const int n : {n_frames, (n_frames + 1) / 2, 1}) {
+      const std::uint64_t bytes = PagePool::arena_bytes(frame, n);
+      const std::uint64_t frames = frame * static_cast<std::uint64_t>(n);
+      ASSERT_GE(bytes, frames) << frame;
+      ASSERT_EQ(bytes % 4096, 0u) << frame;
+      ASSERT_TRUE((bytes - frames) * 20 < bytes || bytes - frames < 4096) << frame << " x " << n;
+    }
+    const std::uint64_t full = PagePool::arena_bytes(frame, n_frames);
+    ASSERT_GE(full, frame < 2 * kMiB ? 2 * kMiB : frame) << frame;
+    ASSERT_LE(full, std::max<std::uint64_t>(16 * kMiB, frame + 2 * kMiB)) << frame;
   }
-  EXPECT_EQ(PagePool::arena_frames(kSmolFrame), 2);
-  EXPECT_EQ(PagePool::arena_frames(3 * kMiB), 1);
+  // SmolLM2-135M at 64 tokens: 30 layers x 3 heads x 64 dims x 64 tokens x 2 x 2 bytes.
+  EXPECT_EQ(PagePool::arena_frames(1'474'560), 7);
+  EXPECT_EQ(PagePool::arena_bytes(1'474'560, 7), 10 * kMiB);
+  EXPECT_EQ(PagePool::arena_frames(kFrame), 2);
+  EXPECT_EQ(PagePool::arena_bytes(kFrame, 2), kArena);
+  EXPECT_EQ(PagePool::arena_frames(100 * kMiB), 1);
 }
 
 TEST(PagePool, ReservesBeforeItOwnsAndGivesEverythingBack) {
   ByteBudget budget(64 * kMiB);
-  PagePool pool(kSmolFrame, budget);
+  PagePool pool(kFrame, budget);
   EXPECT_EQ(budget.reserved(), 0u);
   auto pages = take(pool, 5);
-  const std::uint64_t arena = PagePool::arena_bytes(kSmolFrame, 2);
-  EXPECT_EQ(pool.allocated_bytes(), 3 * arena);
-  EXPECT_EQ(budget.reserved(MemoryOwner::kKv), 3 * arena);
+  EXPECT_EQ(pool.allocated_bytes(), 3 * kArena);
+  EXPECT_EQ(budget.reserved(MemoryOwner::kKv), 3 * kArena);
   EXPECT_EQ(pool.n_used(), 5u);
   EXPECT_EQ(pool.n_free(), 1u);
   pool.drop_owner(pages[4]);
-  EXPECT_EQ(pool.allocated_bytes(), 2 * arena) << "an arena goes with its last frame";
+  EXPECT_EQ(pool.allocated_bytes(), 2 * kArena) << "an arena goes with its last frame";
   pages.pop_back();
   drop(pool, pages);
   EXPECT_EQ(pool.allocated_bytes(), 0u);
@@ -78,30 +86,28 @@ TEST(PagePool, FramesAreDisjointAndAligned) {
 }
 
 TEST(PagePool, ExhaustionNamesTheNumbersAndChangesNothing) {
-  const std::uint64_t arena = PagePool::arena_bytes(kSmolFrame, 2);
-  ByteBudget budget(2 * arena);
-  PagePool pool(kSmolFrame, budget);
+  ByteBudget budget(2 * kArena);
+  PagePool pool(kFrame, budget);
   auto pages = take(pool, 3);
   std::vector<PageId> more = {7};
   const Status refused = pool.allocate(2, more);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
-  EXPECT_NE(refused.error().message.find("want 1.4 MiB (1474560 B)"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("want 1.0 MiB (1048576 B)"), std::string::npos)
       << refused.error().message;
   EXPECT_EQ(more, std::vector<PageId>{7});
   EXPECT_EQ(pool.n_used(), 3u);
-  EXPECT_EQ(pool.allocated_bytes(), 2 * arena);
+  EXPECT_EQ(pool.allocated_bytes(), 2 * kArena);
   EXPECT_TRUE(pool.allocate(1, pages)) << "what was free is still free";
   drop(pool, pages);
 }
 
 TEST(PagePool, TheRestOfABudgetHoldsSingleFrames) {
-  const std::uint64_t arena = PagePool::arena_bytes(kSmolFrame, 2);
-  const std::uint64_t single = PagePool::arena_bytes(kSmolFrame, 1);
-  ByteBudget budget(arena + single);
-  PagePool pool(kSmolFrame, budget);
+  const std::uint64_t single = PagePool::arena_bytes(kFrame, 1);
+  ByteBudget budget(kArena + single);
+  PagePool pool(kFrame, budget);
   const auto pages = take(pool, 3);
-  EXPECT_EQ(budget.reserved(), arena + single);
+  EXPECT_EQ(budget.reserved(), kArena + single);
   drop(pool, pages);
   EXPECT_EQ(budget.reserved(), 0u);
 }

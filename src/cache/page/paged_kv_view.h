@@ -17,8 +17,8 @@ struct PagedKvView {
   /// Page index -> start of its frame. Null where a window group has freed the page: such pages lie
   /// wholly below every window that the kernel will be asked for.
   std::uint8_t* const* frames = nullptr;
-  int n_tokens = 0;          ///< tokens stored, and slots already appended for the running step
-  int strips_per_page = 0;   ///< page_tokens / kStripTokens
+  int n_tokens = 0;         ///< tokens stored, and slots already appended for the running step
+  int strips_per_page = 0;  ///< page_tokens / kStripTokens
   int n_kv_heads = 0;
   int head_dim = 0;
   CodecId codec_k = CodecId::kF16;

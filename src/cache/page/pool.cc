@@ -11,18 +11,33 @@
 namespace kvasir::cache {
 
 namespace {
+
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kSystemPage = 4096;
+constexpr std::uint64_t kMaxHugePages = 8;  // of an arena of several frames
+
+/// Less than 5 % of `arena` is not `frames`. Requires: frames <= arena.
+bool is_well_filled(std::uint64_t frames, std::uint64_t arena) {
+  return (arena - frames) < arena / 20;
+}
+
 }  // namespace
 
 int PagePool::arena_frames(std::size_t frame_bytes) {
   KVASIR_CHECK(frame_bytes > 0);
+  for (std::uint64_t n_pages = 1; n_pages <= kMaxHugePages; ++n_pages) {
+    const std::uint64_t bytes = n_pages * kHugePage;
+    const std::uint64_t n_frames = bytes / frame_bytes;
+    if (is_well_filled(n_frames * frame_bytes, bytes)) return static_cast<int>(n_frames);
+  }
   return static_cast<int>((kHugePage + frame_bytes - 1) / frame_bytes);
 }
 
 std::uint64_t PagePool::arena_bytes(std::size_t frame_bytes, int n_frames) {
-  return round_up(static_cast<std::uint64_t>(frame_bytes) * static_cast<std::uint64_t>(n_frames),
-                  kSystemPage);
+  const std::uint64_t bytes =
+      static_cast<std::uint64_t>(frame_bytes) * static_cast<std::uint64_t>(n_frames);
+  const std::uint64_t huge = round_up(bytes, kHugePage);
+  return is_well_filled(bytes, huge) ? huge : round_up(bytes, kSystemPage);
 }
 
 PagePool::PagePool(std::size_t frame_bytes, ByteBudget& budget)
@@ -103,9 +118,10 @@ std::uint8_t* PagePool::frame(PageId page) const {
 }
 
 Status PagePool::add_arena() {
-  Status status = add_arena_of(static_cast<int>(frames_per_arena_));
-  // The rest of a tight budget may still hold a single frame.
-  if (!status && frames_per_arena_ > 1) status = add_arena_of(1);
+  // The rest of a tight budget may still hold a smaller one.
+  auto n_frames = static_cast<int>(frames_per_arena_);
+  Status status = add_arena_of(n_frames);
+  while (!status && n_frames > 1) status = add_arena_of(n_frames /= 2);
   return status;
 }
 

@@ -31,9 +31,11 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  /// Frames of a full arena: enough to fill a 2 MiB huge page, at least one.
+  /// Frames of a full arena: the fewest that fill whole 2 MiB pages up to less than 5 %. (The first
+  /// touch of 12 MB takes 8 ms where a third of it lies on 4 KiB pages, and 2 ms where none does.)
   static int arena_frames(std::size_t frame_bytes);
-  /// Bytes of an arena of `n_frames`: whole 4 KiB pages, so less than 4 KiB (0.2 %) is padding.
+  /// Bytes of an arena of `n_frames`: whole 2 MiB pages if less than 5 % of them is padding, else
+  /// whole 4 KiB pages.
   static std::uint64_t arena_bytes(std::size_t frame_bytes, int n_frames);
 
   /// Appends `n` fresh pages to `pages`, one owner each; their contents are undefined.
