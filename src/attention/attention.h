@@ -54,7 +54,7 @@ class Scratch {
 /// out = softmax(scale * q K^T) V for every row and head.
 ///
 /// Shapes    q, out: row r at `r * row_stride`, [n_heads][head_dim] f32
-/// Requires  16 <= head_dim <= 512, a multiple of 8; out does not alias q
+/// Requires  8 <= head_dim <= 512, a multiple of 8; out does not alias q
 /// Threads   called by the engine thread; forks over `pool`
 /// Source    online softmax: Milakov & Gimelshein 2018, arXiv:1805.02867
 void attend(ThreadPool& pool, const AttentionParams& params, std::span<const QueryRows> rows,
