@@ -39,25 +39,36 @@ run_ctest() {
   fi
 }
 
-# Rooms whose tests run under a sanitizer, of those that have tests.
+# The test binaries of some rooms, of those that have tests.
 with_tests() {
   local room
   for room in "$@"; do
     if compgen -G "tests/$room/*_test.cc" >/dev/null; then echo "${room}_test"; fi
   done
 }
+# Names of the files FOLDER/*EXTENSION with SUFFIX put in the extension's place.
+named_after() { # FOLDER EXTENSION SUFFIX
+  local file
+  for file in "$1"/*"$2"; do
+    if [ -e "$file" ]; then basename "$file" "$2" | sed "s/\$/$3/"; fi
+  done
+}
 
 scripts/build.sh release
 run_ctest release
 
-# -L unit: a binary that is not built here stands in ctest as one failing test without a label.
-mapfile -t targets < <(with_tests base gguf text cache attention)
+# -L unit: what is not built here stands in ctest as a failing test, but without a label.
+mapfile -t targets < <(
+  with_tests base gguf text cache attention
+  named_after fuzz _fuzz.cc _fuzz_replay
+  named_after examples .cpp ""
+)
 scripts/build.sh dev "${targets[@]}"
 run_ctest dev -L unit
 
 mapfile -t targets < <(with_tests base)
 scripts/build.sh tsan "${targets[@]}"
-run_ctest tsan -L unit
+run_ctest tsan -L unit -E '^(fuzz_replay|example)[.]'
 
 echo "dev (ASan, UBSan): ${summary[dev]}"
 echo "tsan: ${summary[tsan]}"
