@@ -58,11 +58,17 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Whether the space that SPM puts before a text is taken off. A continuation keeps it: there it
+/// separates two words.
+enum class LeadingSpace { kStrip, kKeep };
+
 /// Turns tokens into text as they come, holding back the bytes of a code point until it is whole;
 /// bytes that can never become one are given out as U+FFFD.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer,
+                         LeadingSpace leading_space = LeadingSpace::kStrip)
+      : tokenizer_(tokenizer), at_start_(leading_space == LeadingSpace::kStrip) {}
   /// The complete text that `token` releases; may be empty.
   std::string push(TokenId token);
   /// The same for raw bytes.
@@ -73,7 +79,7 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   std::string pending_;
-  bool at_start_ = true;
+  bool at_start_;  // a leading space is still to be removed
 };
 
 }  // namespace kvasir::text

@@ -104,6 +104,8 @@ TEST_F(StreamDecoderTest, LeadingSpaceOfTheFirstPieceOnly) {
     for (const TokenId id : plain_ids(*tokenizer_, "Zoo")) out += decoder.push(id);
   }
   EXPECT_EQ(out, "Zoo Zoo");
+  text::StreamDecoder continuation(*tokenizer_, text::LeadingSpace::kKeep);
+  EXPECT_EQ(continuation.push(plain_ids(*tokenizer_, "Zoo").front()).front(), ' ');
 }
 
 TEST_F(StreamDecoderTest, EveryTokenAloneGivesUtf8) {
