@@ -1,4 +1,5 @@
-// Chat templates: the Jinja subset that GGUF files use, run with limits because the file is hostile.
+// Chat templates: the Jinja subset that GGUF files use, run with limits because the file is
+// hostile.
 //
 // Text that came from a user keeps a mark through every string operation, so that the prompt comes
 // out as pieces and only the template's own words are parsed for special tokens: a user who types
@@ -17,9 +18,10 @@
 namespace kvasir::text {
 
 struct TemplateLimits {
-  std::uint64_t n_steps_max = 2'000'000;            ///< evaluated nodes and loop turns
-  int depth_max = 128;                              ///< nesting, while parsing and while running
+  std::uint64_t n_steps_max = 2'000'000;  ///< evaluated nodes and loop turns
+  int depth_max = 128;                    ///< nesting of brackets, blocks, macro calls and values
   std::uint64_t output_bytes_max = std::uint64_t{64} << 20;  ///< also of any intermediate string
+  std::uint64_t source_bytes_max = std::uint64_t{4} << 20;   ///< of the template itself
 };
 
 /// A run of the rendered prompt from one source.
