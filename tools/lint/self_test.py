@@ -164,7 +164,7 @@ class Hygiene(RuleTest):
 
     def test_each_line(self):
         self.caught("scripts/x.sh", "# caf\u00e9\n", "ASCII")
-        self.caught("scripts/x.sh", "# %s\n" % ("x" * 99), "101 columns")
+        self.caught("scripts/x.sh", "# %s\n" % ("x" * 99), "columns: 101")
         self.caught("scripts/x.sh", "true \n", "space at the end")
         self.caught("scripts/x.sh", "\ttrue\n", "tab")
         self.caught("scripts/x.sh", "true", "no newline")
@@ -180,6 +180,11 @@ class Hygiene(RuleTest):
         self.caught("src/base/b.cc", "int x;\n" * 601, "601 lines")
         self.assert_clean_sizes("// A table, long\n// because the standard has so many rows.\n"
                                 + "int x;\n" * 601)
+
+    def test_a_table_may_be_wide_and_a_file_is_not_listed_line_by_line(self):
+        row = "x = 1  # %s\n" % ("y" * 100)
+        self.assertEqual(3, len(self.offences(check_hygiene, {"tools/x.py": 9 * row})))
+        self.assert_clean(check_hygiene, {"tools/x.py": "# Wide: wide because a table.\n" + row})
 
     def assert_clean_sizes(self, text):
         self.assertEqual([], [line for line in
