@@ -21,6 +21,8 @@ fi
 
 missing=()
 for package in "${packages[@]}"; do
+  # Another Python may come first in the path, with a pip of its own.
+  if [ "$package" = python3-pip ] && python3 -c 'import pip' 2>/dev/null; then continue; fi
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   if [ "$status" != installed ]; then missing+=("$package"); fi
 done
