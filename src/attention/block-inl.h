@@ -19,6 +19,7 @@
 #include "attention/lanes-inl.h"
 #include "attention/tiles-inl.h"
 #include "attention/work.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
@@ -44,45 +45,53 @@ struct Shape {
   std::size_t record_stride = 0;  ///< floats
 };
 
-/// Strips that the prefetch runs ahead of the loads: 8 strips of head_dim 64 in f16 are 16 KB, the
-/// distance that kernels.md C measured to be enough.
+/// How far the prefetch runs ahead of the loads: kernels.md C measured 8-25 KB to be best.
 inline constexpr int kPrefetchBytes = 16 << 10;
-
-/// Points the cursor at the tile read `ahead` strips after K strip `strip` of the segment.
-HWY_INLINE void prefetch_after_k(const Segment& segment, const Shape& shape, int strip, int ahead,
-                                 PrefetchCursor& cursor) {
-  const int target = strip + ahead;
-  if (target < segment.strip_end) {
-    cursor.start(segment.k[target], shape.k_strip_bytes, shape.k_strip_bytes);
-    return;
-  }
-  const int v_target =
-      std::min(segment.strip_begin + target - segment.strip_end, segment.strip_end - 1);
-  cursor.start(segment.v[v_target], shape.v_row_bytes, shape.v_row_stride);
-}
 
 HWY_INLINE int strips_ahead(std::size_t strip_bytes) {
   return std::clamp(kPrefetchBytes / static_cast<int>(strip_bytes), 1, kSegmentStrips);
 }
 
+/// What to fetch while K strip `strip` is read: the K strip `ahead` strips later, or, past the
+/// segment's end, the V strip in its place.
+///
+/// V rows that do not follow each other (interleaved heads) are fetched here and now; the caller
+/// then gets the strip it reads, which costs nothing to fetch again.
+HWY_INLINE const std::uint8_t* ahead_of_k(const Segment& segment, const Shape& shape, int strip,
+                                          int ahead) {
+  const int target = strip + ahead;
+  if (target < segment.strip_end) return segment.k[target];
+  const int place = segment.strip_begin + target - segment.strip_end;
+  if (place >= segment.strip_end) return segment.k[strip];
+  const std::uint8_t* v = segment.v[place];
+  if (shape.v_row_stride == shape.v_row_bytes) return v;
+  for (int t = 0; t < 16; ++t, v += shape.v_row_stride) {
+    for (std::size_t byte = 0; byte < shape.v_row_bytes; byte += 64) hwy::Prefetch(v + byte);
+  }
+  return segment.k[strip];
+}
+
 // ---------------------------------------------------------------- few rows: straight from the page
+
+template <int R, int S, class K>
+HWY_INLINE void score_direct_strips(const Segment& segment, const Shape& shape, const Work& work,
+                                    int strip) {
+  const int ahead = std::max(strips_ahead(shape.k_strip_bytes), S);
+  const std::uint8_t* fetch[S];
+  for (int s = 0; s < S; ++s) fetch[s] = ahead_of_k(segment, shape, strip + s, ahead);
+  score_strips<R, S, true>(work.q, reinterpret_cast<const K* const*>(segment.k) + strip, fetch,
+                           shape.head_dim, shape.scale, work.scores + strip * 16);
+}
 
 template <int R, class K>
 HWY_NOINLINE void score_direct(const Segment& segment, const Shape& shape, const Work& work) {
   constexpr int S = strips_beside(R);
-  const int ahead = strips_ahead(shape.k_strip_bytes);
-  const auto* const* strips = reinterpret_cast<const K* const*>(segment.k);
-  PrefetchCursor cursor;
   int strip = segment.strip_begin;
   for (; strip + S <= segment.strip_end; strip += S) {
-    prefetch_after_k(segment, shape, strip, std::max(ahead, S), cursor);
-    score_strips<R, S>(work.q, strips + strip, shape.head_dim, shape.scale,
-                       work.scores + strip * 16, cursor);
+    score_direct_strips<R, S, K>(segment, shape, work, strip);
   }
   for (; S > 1 && strip < segment.strip_end; ++strip) {
-    prefetch_after_k(segment, shape, strip, ahead, cursor);
-    score_strips<R, 1>(work.q, strips + strip, shape.head_dim, shape.scale,
-                       work.scores + strip * 16, cursor);
+    score_direct_strips<R, 1, K>(segment, shape, work, strip);
   }
 }
 
@@ -97,25 +106,29 @@ HWY_INLINE void weigh_direct_channels(const Segment& segment, const Shape& shape
   const auto row_stride = static_cast<std::ptrdiff_t>(shape.v_row_stride);
   ValueTile<D, R, kVecs> tile;
   clear(tile);
-  PrefetchCursor cursor;
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    // These channels of the V strips to come, then of the next segment's K strips.
+    const std::uint8_t* from = segment.v[strip] + first * sizeof(T);
+    // Fetched: these channels of the V strips to come, then of the next segment's K strips, then
+    // nothing new.
+    const std::uint8_t* fetch = from;
+    std::ptrdiff_t fetch_stride = row_stride;
     const int target = strip + ahead;
     if (target < segment.strip_end) {
-      cursor.start(segment.v[target] + first * sizeof(T), kChannels * sizeof(T),
-                   shape.v_row_stride);
+      fetch = segment.v[target] + first * sizeof(T);
     } else if (target - segment.strip_end < segment.n_next) {
-      const std::size_t bytes = kChannels * k_channel_bytes;
-      cursor.start(segment.next_k[target - segment.strip_end] + first * k_channel_bytes, bytes,
-                   bytes);
-    } else {
-      cursor.stop();
+      fetch = segment.next_k[target - segment.strip_end] + first * k_channel_bytes;
+      fetch_stride = static_cast<std::ptrdiff_t>(kChannels * k_channel_bytes / 16);
     }
+    const std::ptrdiff_t base = strip * 16;
     const int begin = std::max(segment.token_begin, strip * 16);
     const int end = std::min(segment.token_end, strip * 16 + 16);
-    const ValueRows<T> values = {segment.v[strip] + first * sizeof(T) - strip * 16 * row_stride,
-                                 row_stride, 16};
-    weigh(tile, values, work.scores, begin, end, cursor);
+    const ValueRows<T> values = {from - base * row_stride, row_stride, 16};
+    const std::uint8_t* fetch_rows = fetch - base * fetch_stride;
+    if (end - begin == 16) {  // nearly always: a loop of a known length
+      weigh<true>(tile, values, work.scores, begin, begin + 16, fetch_rows, fetch_stride);
+    } else {
+      weigh<true>(tile, values, work.scores, begin, end, fetch_rows, fetch_stride);
+    }
   }
   merge_tile(tile, work.rows, work.records, shape.record_stride, channel);
 }
@@ -148,15 +161,15 @@ struct Tiles {
   int rows(int tile) const { return height + (tile < n_taller ? 1 : 0); }
 };
 
-/// Copies one K strip, or a run of values, to f32.
-template <class T>
-HWY_INLINE void stage_values(const std::uint8_t* from, int n_values, float* HWY_RESTRICT to,
-                             PrefetchCursor& cursor) {
+/// Copies a K strip to f32 and fetches as many bytes from `ahead`.
+template <class K>
+HWY_INLINE void stage_strip(const std::uint8_t* from, const std::uint8_t* ahead, int head_dim,
+                            float* HWY_RESTRICT to) {
   const Tag16 tag;
-  constexpr int kPerLine = 64 / static_cast<int>(sizeof(T));
-  const T* values = reinterpret_cast<const T*>(from);
-  for (int i = 0; i < n_values; i += 16) {
-    if (i % kPerLine == 0) cursor.step();
+  constexpr int kPerLine = 64 / static_cast<int>(sizeof(K));
+  const K* values = reinterpret_cast<const K*>(from);
+  for (int i = 0; i < head_dim * 16; i += 16) {
+    if (i % kPerLine == 0) hwy::Prefetch(ahead + i * static_cast<int>(sizeof(K)));
 #pragma GCC unroll 16
     for (int g = 0; g < kRegs; ++g) {
       hn::Store(load_f32(tag, values + i + g * kLanes), tag, to + i + g * kLanes);
@@ -168,13 +181,14 @@ template <int R>
 HWY_NOINLINE void score_staged_tile(const float* q, const float* const* strips, int n_strips,
                                     const Shape& shape, float* scores) {
   constexpr int S = strips_beside(R);
-  PrefetchCursor none;
   int strip = 0;
   for (; strip + S <= n_strips; strip += S) {
-    score_strips<R, S>(q, strips + strip, shape.head_dim, shape.scale, scores + strip * 16, none);
+    score_strips<R, S, false>(q, strips + strip, nullptr, shape.head_dim, shape.scale,
+                              scores + strip * 16);
   }
   for (; S > 1 && strip < n_strips; ++strip) {
-    score_strips<R, 1>(q, strips + strip, shape.head_dim, shape.scale, scores + strip * 16, none);
+    score_strips<R, 1, false>(q, strips + strip, nullptr, shape.head_dim, shape.scale,
+                              scores + strip * 16);
   }
 }
 
@@ -195,10 +209,9 @@ HWY_NOINLINE void score_staged(const Segment& segment, const Shape& shape, const
     const int n_strips = std::min(kStagedStrips, segment.strip_end - first);
     const float* strips[kStagedStrips];
     for (int s = 0; s < n_strips; ++s) {
-      PrefetchCursor cursor;
-      prefetch_after_k(segment, shape, first + s, ahead, cursor);
       float* to = work.k + static_cast<std::size_t>(s) * strip_floats;
-      stage_values<K>(segment.k[first + s], shape.head_dim * 16, to, cursor);
+      stage_strip<K>(segment.k[first + s], ahead_of_k(segment, shape, first + s, ahead),
+                     shape.head_dim, to);
       strips[s] = to;
     }
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
@@ -242,19 +255,16 @@ HWY_NOINLINE void stage_panels(const Segment& segment, const Shape& shape, int c
   const int ahead = strips_ahead(shape.v_row_bytes * 16);
   const std::size_t column = static_cast<std::size_t>(channel) * sizeof(T);
   const std::size_t column_bytes = static_cast<std::size_t>(n_channels) * sizeof(T);
-  const int n_lines = static_cast<int>((column_bytes + 63) / 64);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    PrefetchCursor cursor;
-    if (strip + ahead < segment.strip_end) {
-      cursor.start(segment.v[strip + ahead] + column, column_bytes, shape.v_row_stride);
-    }
+    const std::uint8_t* fetch = segment.v[std::min(strip + ahead, segment.strip_end - 1)] + column;
     const int begin = std::max(segment.token_begin, strip * 16);
     const int end = std::min(segment.token_end, strip * 16 + 16);
     for (int t = begin; t < end; ++t) {
-      const std::uint8_t* from =
-          segment.v[strip] + column + static_cast<std::size_t>(t - strip * 16) * shape.v_row_stride;
-      const T* values = reinterpret_cast<const T*>(from);
-      for (int line = 0; line < n_lines; ++line) cursor.step();
+      const std::size_t offset = static_cast<std::size_t>(t - strip * 16) * shape.v_row_stride;
+      const T* values = reinterpret_cast<const T*>(segment.v[strip] + column + offset);
+      for (std::size_t byte = 0; byte < column_bytes; byte += 64) {
+        hwy::Prefetch(fetch + offset + byte);
+      }
       float* HWY_RESTRICT to = work.v + t * 16;
       int c = 0;
       for (; c + 16 <= n_channels; c += 16, to += kPanelFloats) {

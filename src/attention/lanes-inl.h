@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,9 +30,11 @@ inline constexpr int kLanesOf = static_cast<int>(hn::MaxLanes(D()));
 inline constexpr int kLanes = kLanesOf<Tag16>;
 inline constexpr int kRegs = 16 / kLanes;
 
-/// Accumulators that leave room for operands: 16 registers on x86 before AVX-512, 32 elsewhere.
-inline constexpr int kAccumulators =
-    (HWY_ARCH_ARM_A64 || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3)) ? 24 : 12;
+/// x86 before AVX-512 has 16 vector registers, the others 32.
+inline constexpr int kRegisters =
+    (HWY_ARCH_ARM_A64 || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3)) ? 32 : 16;
+/// Accumulators that leave room for operands.
+inline constexpr int kAccumulators = kRegisters * 3 / 4;
 /// Rows of a register tile: 6 rows x 16 lanes fill the accumulators.
 inline constexpr int kTileRows = kAccumulators / kRegs >= 6 ? 6 : 3;
 
@@ -84,36 +85,6 @@ HWY_INLINE hn::Vec<D> load_f32(D d, const F16* HWY_RESTRICT from) {
   return hn::BitCast(d, hn::Or(hn::Or(hn::BitCast(d32, scaled), infinity), sign));
 #endif
 }
-
-/// Walks the lines of the tile that will be read a few strips later, one line per step.
-///
-/// Prefetches never fault: running past the end of the tile costs nothing but bandwidth, and the
-/// strips that follow are wanted next anyway.
-class PrefetchCursor {
- public:
-  /// Rows of `row_bytes`, `row_stride` apart.
-  HWY_INLINE void start(const std::uint8_t* base, std::size_t row_bytes, std::size_t row_stride) {
-    row_lines_ = lines_left_ = static_cast<int>((row_bytes + 63) / 64);
-    gap_ = static_cast<std::ptrdiff_t>(row_stride) - std::ptrdiff_t{row_lines_} * 64;
-    next_ = base;
-  }
-  /// Steps do nothing from here on.
-  HWY_INLINE void stop() { next_ = nullptr; }
-  HWY_INLINE void step() {
-    if (next_ == nullptr) return;
-    hwy::Prefetch(next_);
-    next_ += 64;
-    if (--lines_left_ == 0) {
-      next_ += gap_;
-      lines_left_ = row_lines_;
-    }
-  }
-
- private:
-  const std::uint8_t* next_ = nullptr;
-  std::ptrdiff_t gap_ = 0;
-  int row_lines_ = 0, lines_left_ = 0;
-};
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

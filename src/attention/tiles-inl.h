@@ -20,6 +20,7 @@
 #include "attention/kernel.h"
 #include "attention/lanes-inl.h"
 #include "attention/work.h"
+#include "hwy/cache_control.h"
 #include "simd/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,18 +28,20 @@ namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
 /// Scores of R rows against S strips: lane t of strip s is sum over d of q[d] * K[d][t], in the
-/// order of d, times `scale`.
+/// order of d, times `scale`. With kPrefetch, fetches as many bytes from `ahead` as it reads.
 ///
-/// Shapes    q: [head_dim][R]; strips: S x [head_dim][16]; scores: rows kSegmentTokens apart,
-///           strips 16 apart
-template <int R, int S, class K>
-HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips, int head_dim,
-                             float scale, float* HWY_RESTRICT scores, PrefetchCursor& prefetch) {
+/// Shapes    q: [head_dim][R]; strips, ahead: S x [head_dim][16]; scores: rows kSegmentTokens
+///           apart, strips 16 apart
+template <int R, int S, bool kPrefetch, class K>
+HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips,
+                             const std::uint8_t* const* ahead, int head_dim, float scale,
+                             float* HWY_RESTRICT scores) {
   const Tag16 tag;
   using V = hn::Vec<Tag16>;
   constexpr int kVecs = S * kRegs;
-  // Lines of K that two steps of d read; as many are prefetched.
-  constexpr int kLinesPerPair = S * static_cast<int>(sizeof(K)) / 2;
+  // Lines of a strip that two steps of d read.
+  constexpr int kLinesPerPair = static_cast<int>(sizeof(K)) / 2;
+  constexpr bool kSideBySide = (R + 1) * kVecs + 1 <= kRegisters;
 
   V acc[R][kVecs];
 #pragma GCC unroll 24
@@ -47,14 +50,42 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
     for (int j = 0; j < kVecs; ++j) acc[r][j] = hn::Zero(tag);
   }
   const K* base[S];
+  const float* q_of[S];
 #pragma GCC unroll 4
-  for (int s = 0; s < S; ++s) base[s] = strips[s];
+  for (int s = 0; s < S; ++s) {
+    base[s] = strips[s];
+    q_of[s] = q;
+    // Strips that do not fit side by side load q again: were the compiler to know that it is the
+    // same q, it would keep the weights in registers and spill accumulators instead.
+    if constexpr (!kSideBySide) asm("" : "+r"(q_of[s]));
+  }
 
   for (int d0 = 0; d0 < head_dim; d0 += 2) {
-#pragma GCC unroll 8
-    for (int line = 0; line < kLinesPerPair; ++line) prefetch.step();
+    if constexpr (kPrefetch) {
+#pragma GCC unroll 4
+      for (int s = 0; s < S; ++s) {
+        const std::uint8_t* to = ahead[s] + d0 * 16 * static_cast<int>(sizeof(K));
+        for (int line = 0; line < kLinesPerPair; ++line) hwy::Prefetch(to + line * 64);
+      }
+    }
 #pragma GCC unroll 2
     for (int d = d0; d < d0 + 2; ++d) {
+      if constexpr (kSideBySide) {
+        V k[kVecs];
+#pragma GCC unroll 24
+        for (int j = 0; j < kVecs; ++j) {
+          k[j] = load_f32(tag, base[j / kRegs] + d * 16 + j % kRegs * kLanes);
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < R; ++r) {
+          const V qd = hn::Set(tag, q[d * R + r]);
+#pragma GCC unroll 24
+          for (int j = 0; j < kVecs; ++j) {
+            acc[r][j] = simd::HWY_NAMESPACE::FusedMulAdd(qd, k[j], acc[r][j]);
+          }
+        }
+        continue;
+      }
 #pragma GCC unroll 4
       for (int s = 0; s < S; ++s) {
         V k[kRegs];
@@ -62,11 +93,11 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
         for (int g = 0; g < kRegs; ++g) k[g] = load_f32(tag, base[s] + d * 16 + g * kLanes);
 #pragma GCC unroll 6
         for (int r = 0; r < R; ++r) {
-          const V qd = hn::Set(tag, q[d * R + r]);
+          const V qd = hn::Set(tag, q_of[s][d * R + r]);
 #pragma GCC unroll 16
           for (int g = 0; g < kRegs; ++g) {
-            acc[r][s * kRegs + g] =
-                simd::HWY_NAMESPACE::FusedMulAdd(qd, k[g], acc[r][s * kRegs + g]);
+            V& sum = acc[r][s * kRegs + g];
+            sum = simd::HWY_NAMESPACE::FusedMulAdd(qd, k[g], sum);
           }
         }
       }
@@ -116,27 +147,28 @@ HWY_INLINE void clear(ValueTile<D, R, kVecs>& tile) {
   }
 }
 
-/// acc[r] = fma(p[r][t], V[t], acc[r]) for t in [begin, end), in order.
+/// acc[r] = fma(p[r][t], V[t], acc[r]) for t in [begin, end), in order. With kPrefetch, fetches a
+/// row of as many bytes at `ahead + t * ahead_stride`.
 ///
 /// Shapes    p: rows kSegmentTokens apart, indexed by the token's place in the segment;
 ///           values.row(t) likewise
-template <class D, int R, int kVecs, class T>
+template <bool kPrefetch, class D, int R, int kVecs, class T>
 HWY_INLINE void weigh(ValueTile<D, R, kVecs>& tile, const ValueRows<T>& values,
-                      const float* HWY_RESTRICT p, int begin, int end, PrefetchCursor& prefetch) {
+                      const float* HWY_RESTRICT p, int begin, int end,
+                      const std::uint8_t* ahead = nullptr, std::ptrdiff_t ahead_stride = 0) {
   const D tag;
   using V = hn::Vec<D>;
   constexpr int kRowBytes = kVecs * kLanesOf<D> * static_cast<int>(sizeof(T));
-  constexpr int kLines = kRowBytes / 64;
   // What is fewer is held in registers: the weights of a token, or its values.
   constexpr bool kHoldValues = kVecs <= R;
   for (int t = begin; t < end; ++t) {
     const T* HWY_RESTRICT row = values.row(t);
     const float* HWY_RESTRICT pt = p + t;
-    if constexpr (kLines == 0) {
-      if (t % 2 == 0) prefetch.step();
-    } else {
+    if constexpr (kPrefetch) {
 #pragma GCC unroll 8
-      for (int line = 0; line < kLines; ++line) prefetch.step();
+      for (int byte = 0; byte < kRowBytes; byte += 64) {
+        hwy::Prefetch(ahead + t * ahead_stride + byte);
+      }
     }
     if constexpr (kHoldValues) {
       V v[kVecs];
@@ -189,7 +221,6 @@ HWY_INLINE void weigh_row(ValueTile<D, R, kVecs>& tile, int r, const ValueRows<T
 template <class D, int R, int kVecs, class T>
 HWY_INLINE void weigh_ragged(ValueTile<D, R, kVecs>& tile, const Row* rows,
                              const ValueRows<T>& values, const float* HWY_RESTRICT p) {
-  PrefetchCursor none;
   int shared_begin = 0, shared_end = kSegmentTokens;
   bool is_ragged = false;
   for (int r = 0; r < R; ++r) {
@@ -203,14 +234,14 @@ HWY_INLINE void weigh_ragged(ValueTile<D, R, kVecs>& tile, const Row* rows,
         rows[r].is_visible() && (rows[r].begin != shared_begin || rows[r].end != shared_end);
   }
   if (!is_ragged) {
-    weigh(tile, values, p, shared_begin, shared_end, none);
+    weigh<false>(tile, values, p, shared_begin, shared_end);
     return;
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
     weigh_row(tile, r, values, p, rows[r].begin, std::min(rows[r].end, shared_begin));
   }
-  weigh(tile, values, p, shared_begin, shared_end, none);
+  weigh<false>(tile, values, p, shared_begin, shared_end);
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
     weigh_row(tile, r, values, p, shared_end, rows[r].end);

@@ -1,0 +1,263 @@
+// Attention of SmolLM2-135M's shape: 30 layers x 3 kv heads x 3 query heads of 64.
+//
+// Decode prints the share of the read rate of a buffer of the same size, prefill the share of the
+// f32 FMA peak. Both limits are measured between the iterations, because a virtual machine's rates
+// drift within minutes; figures are the best of all iterations on either side.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "cache/codec/row_codec.h"
+#include "cache/page/geometry.h"
+#include "simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention_bench.cc"
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::bench {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// 12 independent chains of FMA, as a register tile has; returns the operations done.
+double multiply_add(int n_steps, float* sink) {
+  const hn::ScalableTag<float> tag;
+  auto v0 = hn::Set(tag, 1.0f), v1 = v0, v2 = v0, v3 = v0, v4 = v0, v5 = v0;
+  auto v6 = v0, v7 = v0, v8 = v0, v9 = v0, v10 = v0, v11 = v0;
+  const auto a = hn::Set(tag, 0.999f), b = hn::Set(tag, *sink);
+  for (int i = 0; i < n_steps; ++i) {
+    v0 = hn::MulAdd(v0, a, b), v1 = hn::MulAdd(v1, a, b), v2 = hn::MulAdd(v2, a, b);
+    v3 = hn::MulAdd(v3, a, b), v4 = hn::MulAdd(v4, a, b), v5 = hn::MulAdd(v5, a, b);
+    v6 = hn::MulAdd(v6, a, b), v7 = hn::MulAdd(v7, a, b), v8 = hn::MulAdd(v8, a, b);
+    v9 = hn::MulAdd(v9, a, b), v10 = hn::MulAdd(v10, a, b), v11 = hn::MulAdd(v11, a, b);
+  }
+  v0 = hn::Add(hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)), hn::Add(hn::Add(v4, v5), v6));
+  v7 = hn::Add(hn::Add(v7, v8), hn::Add(hn::Add(v9, v10), v11));
+  *sink = hn::GetLane(hn::Add(v0, v7));
+  return 2.0 * 12.0 * static_cast<double>(hn::Lanes(tag)) * n_steps;
+}
+
+/// Reads `n_bytes` (a multiple of 512) and returns something that depends on all of them.
+float read_all(const std::uint8_t* bytes, std::size_t n_bytes) {
+  const hn::ScalableTag<float> tag;
+  const auto* floats = reinterpret_cast<const float*>(bytes);
+  const std::size_t n = hn::Lanes(tag);
+  auto a = hn::Zero(tag), b = a, c = a, d = a;
+  for (std::size_t i = 0; i < n_bytes / sizeof(float); i += 4 * n) {
+    a = hn::Add(a, hn::LoadU(tag, floats + i));
+    b = hn::Add(b, hn::LoadU(tag, floats + i + n));
+    c = hn::Add(c, hn::LoadU(tag, floats + i + 2 * n));
+    d = hn::Add(d, hn::LoadU(tag, floats + i + 3 * n));
+  }
+  return hn::GetLane(hn::Add(hn::Add(a, b), hn::Add(c, d)));
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::bench
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::bench {
+namespace {
+HWY_EXPORT(multiply_add);
+HWY_EXPORT(read_all);
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr int kLayers = 30, kKvHeads = 3, kHeads = 9, kHeadDim = 64, kPageTokens = 64;
+
+/// Bytes per second of reading `bytes` on all threads.
+double read_rate(ThreadPool& pool, const AlignedBuffer& buffer) {
+  const auto n_threads = static_cast<std::size_t>(pool.n_threads());
+  const std::size_t part = buffer.size() / n_threads / 512 * 512;
+  std::vector<float> sinks(n_threads * 16);
+  const auto start = Clock::now();
+  pool.run([&](int thread_idx) {
+    const auto i = static_cast<std::size_t>(thread_idx);
+    sinks[i * 16] = HWY_DYNAMIC_DISPATCH(read_all)(buffer.data() + i * part, part);
+  });
+  const double seconds = seconds_since(start);
+  benchmark::DoNotOptimize(sinks.data());
+  return static_cast<double>(part * n_threads) / seconds;
+}
+
+/// f32 operations per second of all threads doing nothing but FMA.
+double fma_rate(ThreadPool& pool) {
+  std::vector<double> operations(static_cast<std::size_t>(pool.n_threads()) * 8);
+  const auto start = Clock::now();
+  pool.run([&](int thread_idx) {
+    float sink = 1e-3f;
+    operations[static_cast<std::size_t>(thread_idx) * 8] =
+        HWY_DYNAMIC_DISPATCH(multiply_add)(200000, &sink);
+    benchmark::DoNotOptimize(sink);
+  });
+  const double seconds = seconds_since(start);
+  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds;
+}
+
+/// All layers of one sequence, pages in random order.
+struct Cache {
+  Cache(int n_tokens, cache::CodecId codec) {
+    cache::PageGeometry::Options options;
+    options.shape = {kLayers, kKvHeads, kHeadDim};
+    options.codec_k = options.codec_v = codec;
+    options.page_tokens = kPageTokens;
+    const cache::PageGeometry geometry = *cache::PageGeometry::create(options);
+    const auto n_pages = static_cast<std::size_t>(cache::pages_for(n_tokens, kPageTokens));
+    memory = AlignedBuffer(n_pages * geometry.frame_bytes());
+    for (std::size_t i = 0; i < n_pages; ++i) {
+      frames.push_back(memory.data() + i * geometry.frame_bytes());
+    }
+    std::shuffle(frames.begin(), frames.end(), std::mt19937(1));
+    std::vector<float> values(static_cast<std::size_t>(n_tokens) * kKvHeads * kHeadDim);
+    std::mt19937 random(2);
+    for (float& value : values) value = static_cast<float>(random()) * 0x1p-31f - 1.0f;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      views[layer] = {frames.data(),
+                      n_tokens,
+                      geometry.strips_per_page(),
+                      kKvHeads,
+                      kHeadDim,
+                      codec,
+                      codec,
+                      geometry.k_offset(layer),
+                      geometry.v_offset(layer),
+                      geometry.k_head_stride(),
+                      geometry.k_strip_stride(),
+                      geometry.v_head_stride(),
+                      geometry.v_row_stride()};
+      cache::write_kv(views[layer], 0, n_tokens, values.data(), values.data(),
+                      std::size_t{kKvHeads} * kHeadDim);
+    }
+  }
+  AlignedBuffer memory;
+  std::vector<std::uint8_t*> frames;
+  cache::PagedKvView views[kLayers];
+};
+
+/// Rows [first_pos, first_pos + n_rows) through all layers; returns seconds.
+double attend_all_layers(ThreadPool& pool, const Cache& cache, int first_pos, int n_rows,
+                         const std::vector<float>& q, std::vector<float>& out,
+                         attention::Scratch& scratch) {
+  attention::AttentionParams params;
+  params.n_heads = kHeads;
+  params.head_dim = kHeadDim;
+  params.scale = 0.125f;
+  params.q_row_stride = params.out_row_stride = std::size_t{kHeads} * kHeadDim;
+  const auto start = Clock::now();
+  for (const cache::PagedKvView& view : cache.views) {
+    const attention::QueryRows rows = {view, first_pos, 0, n_rows};
+    attention::attend(pool, params, {&rows, 1}, q.data(), out.data(), scratch);
+  }
+  return seconds_since(start);
+}
+
+std::vector<float> queries(int n_rows) {
+  std::vector<float> q(static_cast<std::size_t>(n_rows) * kHeads * kHeadDim);
+  std::mt19937 random(3);
+  for (float& value : q) value = static_cast<float>(random()) * 0x1p-31f - 1.0f;
+  return q;
+}
+
+/// Args: codec, tokens, threads.
+void decode(benchmark::State& state) {
+  const auto codec = static_cast<cache::CodecId>(state.range(0));
+  const int n_tokens = static_cast<int>(state.range(1));
+  ThreadPool pool(static_cast<int>(state.range(2)));
+  const Cache cache(n_tokens, codec);
+  const std::vector<float> q = queries(1);
+  std::vector<float> out(q.size());
+  attention::Scratch scratch;
+  double best = std::numeric_limits<double>::infinity(), read = 0.0;
+  for (auto _ : state) {
+    read = std::max(read, read_rate(pool, cache.memory));
+    const double seconds = attend_all_layers(pool, cache, n_tokens - 1, 1, q, out, scratch);
+    best = std::min(best, seconds);
+    state.SetIterationTime(seconds);
+  }
+  const double rate = static_cast<double>(cache.memory.size()) / best;
+  state.counters["best_ms"] = best * 1e3;
+  state.counters["GB/s"] = rate / 1e9;
+  state.counters["read_GB/s"] = read / 1e9;
+  state.counters["percent_of_read"] = 100.0 * rate / read;
+  state.SetLabel(std::string(cache::codec_name(codec)));
+}
+
+/// Args: codec, depth, rows, threads.
+void prefill(benchmark::State& state) {
+  const auto codec = static_cast<cache::CodecId>(state.range(0));
+  const int depth = static_cast<int>(state.range(1)), n_rows = static_cast<int>(state.range(2));
+  ThreadPool pool(static_cast<int>(state.range(3)));
+  const Cache cache(depth + n_rows, codec);
+  const std::vector<float> q = queries(n_rows);
+  std::vector<float> out(q.size());
+  attention::Scratch scratch;
+  double best = std::numeric_limits<double>::infinity(), peak = 0.0;
+  for (auto _ : state) {
+    peak = std::max(peak, fma_rate(pool));
+    const double seconds = attend_all_layers(pool, cache, depth, n_rows, q, out, scratch);
+    best = std::min(best, seconds);
+    state.SetIterationTime(seconds);
+  }
+  // Causal: a row at position p sees p + 1 tokens; 2 operations for each of QK and PV.
+  const double pairs = n_rows * (depth + (n_rows + 1) / 2.0);
+  const double rate = 4.0 * pairs * kHeadDim * kHeads * kLayers / best;
+  state.counters["best_ms"] = best * 1e3;
+  state.counters["GFLOP/s"] = rate / 1e9;
+  state.counters["peak_GFLOP/s"] = peak / 1e9;
+  state.counters["percent_of_peak"] = 100.0 * rate / peak;
+  state.SetLabel(std::string(cache::codec_name(codec)));
+}
+
+void thread_counts(benchmark::internal::Benchmark* bench, std::vector<std::int64_t> args) {
+  for (const std::int64_t n_threads : {std::int64_t{1}, std::int64_t{ThreadPool::usable_cpus()}}) {
+    args.push_back(n_threads);
+    bench->Args(args);
+    args.pop_back();
+    if (ThreadPool::usable_cpus() == 1) return;
+  }
+}
+
+void decode_args(benchmark::internal::Benchmark* bench) {
+  for (const cache::CodecId codec :
+       {cache::CodecId::kF16, cache::CodecId::kBF16, cache::CodecId::kF32}) {
+    for (const int n_tokens : {512, 4096, 8192}) {
+      thread_counts(bench, {static_cast<std::int64_t>(codec), n_tokens});
+    }
+  }
+}
+
+void prefill_args(benchmark::internal::Benchmark* bench) {
+  for (const cache::CodecId codec :
+       {cache::CodecId::kF16, cache::CodecId::kBF16, cache::CodecId::kF32}) {
+    thread_counts(bench, {static_cast<std::int64_t>(codec), 0, 512});
+    thread_counts(bench, {static_cast<std::int64_t>(codec), 7680, 512});
+  }
+}
+
+BENCHMARK(decode)->Apply(decode_args)->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(prefill)->Apply(prefill_args)->UseManualTime()->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace kvasir::bench
+
+BENCHMARK_MAIN();
+#endif  // HWY_ONCE
