@@ -54,8 +54,13 @@ bool is_safe_name(const std::string& name) {
 
 class Chat {
  public:
-  Chat(engine::Engine& engine, const engine::GenerationParams& params, std::string system)
-      : engine_(engine), params_(params), system_(std::move(system)), session_(engine) {
+  Chat(engine::Engine& engine, text::ChatFormatter chat, const engine::GenerationParams& params,
+       std::string system)
+      : engine_(engine),
+        chat_(std::move(chat)),
+        params_(params),
+        system_(std::move(system)),
+        session_(engine) {
     forget();
   }
 
@@ -71,6 +76,7 @@ class Chat {
   void show_cache();
 
   engine::Engine& engine_;
+  text::ChatFormatter chat_;
   engine::GenerationParams params_;
   std::string system_;
   engine::Session session_;
@@ -140,7 +146,7 @@ void Chat::turn(const std::string& text) {
     report(error);
     messages_.erase(messages_.size() - 1);  // the turn did not happen
   };
-  const auto prompt = render_chat(engine_.tokenizer(), engine_.chat_template(), messages_);
+  const auto prompt = render_chat(chat_, messages_);
   if (!prompt) return fail(prompt.error());
   const auto result = answer(engine_, session_, prompt->ids, params_, print);
   interrupted().store(false);
@@ -181,8 +187,7 @@ Status Chat::load(const std::string& name) {
   }
   // Rendering it once proves it usable before the running conversation is given up.
   KVASIR_RETURN_IF_ERROR([&]() -> Status {
-    const auto prompt =
-        render_chat(engine_.tokenizer(), engine_.chat_template(), saved["messages"]);
+    const auto prompt = render_chat(chat_, saved["messages"]);
     return prompt ? Status{} : Status{prompt.error()};
   }());
   messages_ = saved["messages"];
@@ -238,7 +243,9 @@ void add_chat(CLI::App& app, std::vector<Command>& commands) {
                         if (!engine) return report(engine.error());
                         const auto params = flags->sampling.params(**engine);
                         if (!params) return report(params.error());
-                        return Chat(**engine, *params, flags->system).loop();
+                        auto chat = (*engine)->chat_formatter();
+                        if (!chat) return report(chat.error());
+                        return Chat(**engine, *std::move(chat), *params, flags->system).loop();
                       }});
 }
 

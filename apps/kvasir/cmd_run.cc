@@ -44,23 +44,25 @@ Result<std::string> gather_text(const RunFlags& flags) {
   return text;
 }
 
-Result<Prompt> make_prompt(const RunFlags& flags, const engine::Engine& engine) {
+Result<text::RenderedPrompt> make_prompt(const RunFlags& flags, const engine::Engine& engine) {
   if (!flags.ids.empty()) {
-    Prompt prompt;
+    text::RenderedPrompt prompt;
     KVASIR_ASSIGN_OR_RETURN(prompt.ids, parse_ids(flags.ids));
     return prompt;
   }
   KVASIR_ASSIGN_OR_RETURN(const std::string text, gather_text(flags));
   if (flags.raw) return raw_prompt(engine.tokenizer(), text);
-  if (!engine.chat_template()) {
+  const auto chat = engine.chat_formatter();
+  if (!chat && chat.error().code == ErrorCode::kUnsupported) {
     fmt::print(stderr,
                "kvasir: note: the model has no chat template; the text is completed as it is\n");
     return raw_prompt(engine.tokenizer(), text);
   }
+  if (!chat) return chat.error();
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  return render_chat(engine.tokenizer(), engine.chat_template(), messages);
+  return render_chat(*chat, messages);
 }
 
 Exit run(const RunFlags& flags) {

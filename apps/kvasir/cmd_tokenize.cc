@@ -50,16 +50,16 @@ Status tokenize(const TokenizeFlags& flags) {
     return {};
   }
   KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json request, parse_json(input, "stdin"));
-  KVASIR_ASSIGN_OR_RETURN(const auto chat_template, file.get_string("tokenizer.chat_template"));
+  KVASIR_ASSIGN_OR_RETURN(const text::ChatFormatter chat,
+                          text::ChatFormatter::load(file, tokenizer));
   // An array of messages, or an object with messages, tools and template variables beside them.
   const bool is_object = request.is_object();
   const auto member = [&](const char* name) {
     return is_object && request.contains(name) ? request[name] : nlohmann::ordered_json(nullptr);
   };
-  KVASIR_ASSIGN_OR_RETURN(
-      const Prompt prompt,
-      render_chat(tokenizer, chat_template, is_object ? member("messages") : request,
-                  member("tools"), member("chat_template_kwargs")));
+  KVASIR_ASSIGN_OR_RETURN(const text::RenderedPrompt prompt,
+                          render_chat(chat, is_object ? member("messages") : request,
+                                      member("tools"), member("chat_template_kwargs")));
   print(dump({{"prompt", prompt.text}, {"ids", prompt.ids}}) + "\n");
   return {};
 }

@@ -55,7 +55,7 @@ Result<std::vector<Hop>> trace(const TraceFlags& flags, engine::Engine& engine) 
                   {{"prompt", flags.prompt}, {"bytes", flags.prompt.size()}}});
 
   double start = clock.now_seconds();
-  const Prompt prompt = raw_prompt(tokenizer, flags.prompt);
+  const text::RenderedPrompt prompt = raw_prompt(tokenizer, flags.prompt);
   const double encode_us = 1e6 * (clock.now_seconds() - start);
   std::string pieces;
   for (const TokenId id : prompt.ids) {

@@ -1,36 +1,28 @@
-// From what a person gives (flags, files, pipes, JSON) to the ids of a prompt.
+// From what a person gives (text, JSON messages) to the ids of a prompt.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
-#include "base/types.h"
-#include "engine/engine.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 #include "text/value.h"
 
 namespace kvasir::cli {
 
-struct Prompt {
-  std::string text;  ///< as the model sees it; empty when ids were given
-  std::vector<TokenId> ids;
-};
-
-/// JSON -> template values; objects keep their order of keys.
+/// JSON -> template values; objects keep the order of their keys.
 text::Value to_value(const nlohmann::ordered_json& json);
 
-/// Renders an array of messages ({"role", "content", ...}) with the model's chat template.
-/// `extra` holds template variables (an object), e.g. {"enable_thinking": false}; `tools` an array.
-/// Errors: kInvalidArgument (not such an array; the template's own complaint), kUnsupported (no
-/// template).
-Result<Prompt> render_chat(const text::Tokenizer& tokenizer,
-                           std::optional<std::string_view> chat_template,
-                           const nlohmann::ordered_json& messages,
-                           const nlohmann::ordered_json& tools = nullptr,
-                           const nlohmann::ordered_json& extra = nullptr);
+/// Renders messages ({"role", "content", ...}) with the model's chat template. `tools`: an array or
+/// null; `extra`: an object of template variables ({"enable_thinking": false}) or null.
+/// Errors: kInvalidArgument (not such JSON; the template's own complaint), those of render().
+Result<text::RenderedPrompt> render_chat(const text::ChatFormatter& chat,
+                                         const nlohmann::ordered_json& messages,
+                                         const nlohmann::ordered_json& tools = nullptr,
+                                         const nlohmann::ordered_json& extra = nullptr);
 
 /// The text as it is, with BOS where the model adds one, special tokens parsed.
-Prompt raw_prompt(const text::Tokenizer& tokenizer, std::string text);
+text::RenderedPrompt raw_prompt(const text::Tokenizer& tokenizer, std::string text);
 
 }  // namespace kvasir::cli

@@ -67,7 +67,6 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
                  fmt::format("{}: vocabulary and embedding differ; got {} tokens, want at most {}",
                              file.name(), engine->tokenizer_->vocab_size(), config.vocab_size)};
   }
-  KVASIR_ASSIGN_OR_RETURN(engine->chat_template_, file.get_string("tokenizer.chat_template"));
 
   const int n_threads = options.n_threads > 0 ? options.n_threads : ThreadPool::usable_cpus();
   engine->pool_ = std::make_unique<ThreadPool>(n_threads);

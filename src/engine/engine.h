@@ -19,6 +19,7 @@
 #include "cache/cache.h"
 #include "gguf/file.h"
 #include "model/model.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 namespace kvasir::engine {
@@ -57,8 +58,11 @@ class Engine {
   /// Tokens a sequence may hold.
   int n_ctx() const { return n_ctx_; }
   const text::Tokenizer& tokenizer() const { return *tokenizer_; }
-  /// The model's own chat template (Jinja source), if its file has one.
-  std::optional<std::string_view> chat_template() const { return chat_template_; }
+  /// The model's chat template, ready to render. Errors: kUnsupported (the model has none),
+  /// kInvalidModel (it is broken; the model still runs on plain text). Must not outlive the engine.
+  Result<text::ChatFormatter> chat_formatter() const {
+    return text::ChatFormatter::load(*file_, *tokenizer_);
+  }
   const model::Model& model() const { return *model_; }
   model::Model& model() { return *model_; }
   cache::KvCache& cache() { return *cache_; }
@@ -88,7 +92,6 @@ class Engine {
   double load_seconds_ = 0;
   std::optional<gguf::File> file_;
   std::optional<text::Tokenizer> tokenizer_;
-  std::optional<std::string_view> chat_template_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<cache::ByteBudget> budget_;
   std::uint64_t scratch_charged_ = 0;

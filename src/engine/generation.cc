@@ -56,12 +56,25 @@ std::string StopMatcher::finish() {
   return rest;
 }
 
+namespace {
+
+/// After text the answer continues it, leading space and all; after a control token (BOS, the end
+/// of a turn) it begins a new one.
+text::LeadingSpace leading_space(const Engine& engine, const Session& session) {
+  const TokenId last = session.tokens().back();
+  const bool is_text =
+      last < engine.tokenizer().vocab_size() && !engine.tokenizer().is_control(last);
+  return is_text ? text::LeadingSpace::kKeep : text::LeadingSpace::kStrip;
+}
+
+}  // namespace
+
 Generation::Generation(Engine& engine, Session& session, const GenerationParams& params)
     : engine_(engine),
       session_(session),
       params_(params),
       sampler_(params.sampling),
-      decoder_(engine.tokenizer()),
+      decoder_(engine.tokenizer(), leading_space(engine, session)),
       stop_matcher_(params.stops),
       history_(session.tokens().begin(), session.tokens().end()) {
   KVASIR_CHECK(!session.logits().empty());
