@@ -15,6 +15,9 @@ namespace {
 
 using gguf::TensorInfo;
 
+// Packed bytes after which the source is let go.
+constexpr std::size_t kStripeBytes = std::size_t{8} << 20;
+
 // Where a row of the stacked matrix lies in its file.
 struct SourceRow {
   gguf::TensorType type = gguf::TensorType::kF32;
@@ -106,6 +109,17 @@ void pack_float_row(const PackedFormat& format, const SourceRow& source, int n_c
   }
 }
 
+// Lets the memory of a tensor's rows [begin, end) go.
+void drop_rows(const gguf::File& file, const TensorInfo& tensor, std::int64_t begin,
+               std::int64_t end) {
+  const std::size_t row_bytes = tensor.data.size() / tensor.shape[1];
+  TensorInfo rows = tensor;
+  rows.file_offset += static_cast<std::uint64_t>(begin) * row_bytes;
+  rows.data = tensor.data.subspan(static_cast<std::size_t>(begin) * row_bytes,
+                                  static_cast<std::size_t>(end - begin) * row_bytes);
+  file.drop(rows);
+}
+
 Error bad_shape(const TensorInfo& tensor, std::string what) {
   return Error{ErrorCode::kInvalidModel,
                fmt::format("matrix: tensor '{}' {}", tensor.name, std::move(what))};
@@ -166,20 +180,29 @@ Result<Matrix> Matrix::pack(const gguf::File& file, std::span<const TensorInfo* 
   matrix.packed_ = AlignedBuffer(model::packed_bytes(format, matrix.n_rows_, matrix.n_cols_));
 
   const RowSource source(tensors);
-  pool.parallel_for(matrix.n_blocks(), 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      std::uint8_t* block =
-          matrix.packed_.data() + static_cast<std::size_t>(b) * matrix.block_bytes_;
-      for (std::int64_t row = b * kBlockRows; row < std::min(n_rows, (b + 1) * kBlockRows); ++row) {
-        const int lane = static_cast<int>(row % kBlockRows);
-        if (is_integer(format)) {
-          pack_integer_row(format, source.row(row), matrix.n_cols_, lane, block);
-        } else {
-          pack_float_row(format, source.row(row), matrix.n_cols_, lane, block);
-        }
+  const auto pack_block = [&](std::int64_t b) {
+    std::uint8_t* block = matrix.packed_.data() + static_cast<std::size_t>(b) * matrix.block_bytes_;
+    for (std::int64_t row = b * kBlockRows; row < std::min(n_rows, (b + 1) * kBlockRows); ++row) {
+      const int lane = static_cast<int>(row % kBlockRows);
+      if (is_integer(format)) {
+        pack_integer_row(format, source.row(row), matrix.n_cols_, lane, block);
+      } else {
+        pack_float_row(format, source.row(row), matrix.n_cols_, lane, block);
       }
     }
-  });
+  };
+  // Stripe by stripe, so that of a large tensor (an embedding) little is resident twice.
+  const std::int64_t n_blocks = matrix.n_blocks();
+  const auto stripe = static_cast<std::int64_t>(kStripeBytes / matrix.block_bytes_ + 1);
+  for (std::int64_t first = 0; first < n_blocks; first += stripe) {
+    const std::int64_t n = std::min(stripe, n_blocks - first);
+    pool.parallel_for(n, 4, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t b = begin; b < end; ++b) pack_block(first + b);
+    });
+    if (tensors.size() == 1) {
+      drop_rows(file, *tensors[0], first * kBlockRows, std::min(n_rows, (first + n) * kBlockRows));
+    }
+  }
   for (const TensorInfo* tensor : tensors) file.drop(*tensor);
   return matrix;
 }
