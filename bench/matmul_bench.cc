@@ -39,16 +39,18 @@ std::int64_t PeakDot(std::int64_t n, std::int32_t* sink) {
   std::int32_t minus_sum = 0;
   using Dot = sn::Dot<4, 0>;
   const auto weights = Dot::prepare(sn::LoadBytes(bytes));
-  const sn::Bytes q = sn::BroadcastQuad(quad);
+  sn::Bytes q = sn::BroadcastQuad(quad);
   typename Dot::Sum sums[12];
   KVASIR_UNROLL
   for (int i = 0; i < 12; ++i) sums[i] = Dot::start(&minus_sum);
   for (std::int64_t k = 0; k < n; ++k) {
     KVASIR_UNROLL
-    for (int i = 0; i < 12; ++i) sums[i] = Dot::step(sums[i], weights, q);
-#if HWY_TARGET == HWY_AVX2
-    for (int i = 0; i < 12; ++i) asm volatile("" : "+x"(sums[i].raw));
+    for (int i = 0; i < 12; ++i) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+      asm("" : "+v"(q.raw));  // or the product, being always the same, is computed once
 #endif
+      sums[i] = Dot::step(sums[i], weights, q);
+    }
   }
   auto total = hn::Zero(sn::DI32());
   KVASIR_UNROLL

@@ -58,34 +58,92 @@ inline constexpr int kTileBlocks = 1, kTileTokens = 4;
 // worse).
 inline constexpr std::size_t kGemvPrefetchBytes = 12 * 1024;
 
-/// Adds the products of the columns [4 * kFirstQuad, 4 * (kFirstQuad + 4)) of a unit to `sums`.
-template <class F, int kHalf, int kBlocks, int kTokens>
-HWY_INLINE void AddHalf(const std::uint8_t* const (&units)[kBlocks],
-                        const ActivationGroup* const (&groups)[kTokens],
-                        typename F::Dot::Sum (&sums)[kTokens][kBlocks * sn::kRegisters]) {
-  using Dot = typename F::Dot;
-  KVASIR_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    typename Dot::Weights weights[kBlocks * sn::kRegisters];
-    KVASIR_UNROLL
-    for (int r = 0; r < kBlocks * sn::kRegisters; ++r) {
-      const int line = F::kBits == 8 ? 4 * kHalf + j : j;
-      const sn::Bytes stored = sn::LoadBytes(units[r / sn::kRegisters] + 64 * line +
-                                             r % sn::kRegisters * 4 * sn::kLanes);
-      if constexpr (F::kBits == 8) {
-        weights[r] = Dot::prepare(stored);
-      } else {
-        weights[r] = Dot::prepare(kHalf == 0 ? sn::LowNibbles(stored) : sn::HighNibbles(stored));
-      }
-    }
+/// Running totals of a tile. With 32 registers they stay there; with 16 the sums of the group at
+/// hand need the room, and totals that the compiler spills cost more than totals that live in
+/// memory.
+template <int kTokens, int kRegs>
+class Totals {
+ public:
+  /// `out` [kTokens][kRegs * lanes] receives the totals at `finish`, or holds them all along.
+  explicit HWY_INLINE Totals(float* out) : out_(out) {
     KVASIR_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-      const sn::Bytes quad = sn::BroadcastQuad(groups[t]->codes + 16 * kHalf + 4 * j);
       KVASIR_UNROLL
-      for (int r = 0; r < kBlocks * sn::kRegisters; ++r) {
-        sums[t][r] = Dot::step(sums[t][r], weights[r], quad);
+      for (int r = 0; r < kRegs; ++r) set(t, r, hn::Zero(sn::DF32()));
+    }
+  }
+  HWY_INLINE sn::VF32 get(int t, int r) const {
+    if constexpr (kInRegisters) return registers_[t][r];
+    return hn::LoadU(sn::DF32(), out_ + (t * kRegs + r) * sn::kLanes);
+  }
+  HWY_INLINE void set(int t, int r, sn::VF32 value) {
+    if constexpr (kInRegisters) {
+      registers_[t][r] = value;
+    } else {
+      hn::StoreU(value, sn::DF32(), out_ + (t * kRegs + r) * sn::kLanes);
+    }
+  }
+  HWY_INLINE void finish() const {
+    if constexpr (!kInRegisters) return;
+    KVASIR_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      KVASIR_UNROLL
+      for (int r = 0; r < kRegs; ++r) {
+        hn::StoreU(registers_[t][r], sn::DF32(), out_ + (t * kRegs + r) * sn::kLanes);
       }
     }
+  }
+
+ private:
+  static constexpr bool kInRegisters =
+      HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || kTokens * kRegs <= 4;
+  float* out_;
+  sn::VF32 registers_[kInRegisters ? kTokens : 1][kInRegisters ? kRegs : 1];
+};
+
+/// Adds the products of four columns, 4 * kQuad and on, to `sums`. `bytes` are theirs.
+template <class F, int kQuad, int kTokens, int kRegs>
+HWY_INLINE void AddQuad(const sn::Bytes (&bytes)[kRegs],
+                        const ActivationGroup* const (&groups)[kTokens],
+                        typename F::Dot::Sum (&sums)[kTokens][kRegs]) {
+  using Dot = typename F::Dot;
+  typename Dot::Weights weights[kRegs];
+  KVASIR_UNROLL
+  for (int r = 0; r < kRegs; ++r) weights[r] = Dot::prepare(bytes[r]);
+  KVASIR_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    const sn::Bytes quad = sn::BroadcastQuad(groups[t]->codes + 4 * kQuad);
+    KVASIR_UNROLL
+    for (int r = 0; r < kRegs; ++r) sums[t][r] = Dot::step(sums[t][r], weights[r], quad);
+  }
+}
+
+/// Adds the products of one 64-byte line of codes: kHalf 0 or 1 for the columns of that half of the
+/// unit only, -1 for all that the line has.
+template <class F, int kLine, int kHalf, int kBlocks, int kTokens>
+HWY_INLINE void AddLine(const std::uint8_t* const (&units)[kBlocks],
+                        const ActivationGroup* const (&groups)[kTokens],
+                        typename F::Dot::Sum (&sums)[kTokens][kBlocks * sn::kRegisters]) {
+  constexpr int kRegs = kBlocks * sn::kRegisters;
+  sn::Bytes stored[kRegs], bytes[kRegs];
+  KVASIR_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    stored[r] =
+        sn::LoadBytes(units[r / sn::kRegisters] + 64 * kLine + r % sn::kRegisters * 4 * sn::kLanes);
+  }
+  if constexpr (F::kBits == 8) {
+    AddQuad<F, kLine, kTokens, kRegs>(stored, groups, sums);
+    return;
+  }
+  if constexpr (kHalf <= 0) {
+    KVASIR_UNROLL
+    for (int r = 0; r < kRegs; ++r) bytes[r] = sn::LowNibbles(stored[r]);
+    AddQuad<F, kLine, kTokens, kRegs>(bytes, groups, sums);
+  }
+  if constexpr (kHalf != 0) {
+    KVASIR_UNROLL
+    for (int r = 0; r < kRegs; ++r) bytes[r] = sn::HighNibbles(stored[r]);
+    AddQuad<F, kLine + 4, kTokens, kRegs>(bytes, groups, sums);
   }
 }
 
@@ -94,12 +152,12 @@ HWY_INLINE void AddHalf(const std::uint8_t* const (&units)[kBlocks],
 template <class F, int kHalf, int kBlocks, int kTokens>
 HWY_INLINE void AddGroup(const std::uint8_t* const (&units)[kBlocks],
                          const ActivationGroup* const (&groups)[kTokens],
-                         sn::VF32 (&totals)[kTokens][kBlocks * sn::kRegisters]) {
+                         Totals<kTokens, kBlocks * sn::kRegisters>& totals) {
   using Dot = typename F::Dot;
   constexpr int kRegs = kBlocks * sn::kRegisters;
   const sn::DF32 d;
   const auto minus_sum = [](const ActivationGroup* group) {
-    return kHalf < 0 ? &group->minus_code_sum : &group->minus_half_code_sums[kHalf];
+    return kHalf < 0 ? &group->minus_code_sum : &group->minus_half_code_sums[kHalf < 0 ? 0 : kHalf];
   };
   typename Dot::Sum sums[kTokens][kRegs];
   KVASIR_UNROLL
@@ -107,30 +165,43 @@ HWY_INLINE void AddGroup(const std::uint8_t* const (&units)[kBlocks],
     KVASIR_UNROLL
     for (int r = 0; r < kRegs; ++r) sums[t][r] = Dot::start(minus_sum(groups[t]));
   }
-  if constexpr (kHalf <= 0) AddHalf<F, 0, kBlocks, kTokens>(units, groups, sums);
-  if constexpr (kHalf != 0) AddHalf<F, 1, kBlocks, kTokens>(units, groups, sums);
+  constexpr int kFirstLine = F::kBits == 8 && kHalf == 1 ? 4 : 0;
+  AddLine<F, kFirstLine + 0, kHalf, kBlocks, kTokens>(units, groups, sums);
+  AddLine<F, kFirstLine + 1, kHalf, kBlocks, kTokens>(units, groups, sums);
+  AddLine<F, kFirstLine + 2, kHalf, kBlocks, kTokens>(units, groups, sums);
+  AddLine<F, kFirstLine + 3, kHalf, kBlocks, kTokens>(units, groups, sums);
+  if constexpr (F::kBits == 8 && kHalf < 0) {
+    AddLine<F, 4, kHalf, kBlocks, kTokens>(units, groups, sums);
+    AddLine<F, 5, kHalf, kBlocks, kTokens>(units, groups, sums);
+    AddLine<F, 6, kHalf, kBlocks, kTokens>(units, groups, sums);
+    AddLine<F, 7, kHalf, kBlocks, kTokens>(units, groups, sums);
+  }
 
   constexpr std::size_t kScaleSize = F::kScaleF32 ? 4 : 2;
+  sn::VF32 scales[kRegs], minima[kRegs];
   KVASIR_UNROLL
   for (int r = 0; r < kRegs; ++r) {
-    const std::uint8_t* scales =
+    const std::uint8_t* stored =
         units[r / sn::kRegisters] + F::kCodeBytes +
         static_cast<std::size_t>((kHalf == 1 ? 16 : 0) + r % sn::kRegisters * sn::kLanes) *
             kScaleSize;
-    const sn::VF32 scale = sn::LoadScales<F::kScaleF32>(scales);
-    sn::VF32 minimum = hn::Zero(d);
+    scales[r] = sn::LoadScales<F::kScaleF32>(stored);
     if constexpr (F::kHasMinimum) {
-      minimum = sn::LoadScales<F::kScaleF32>(scales + F::kScaleBytes);
+      minima[r] = sn::LoadScales<F::kScaleF32>(stored + F::kScaleBytes);
     }
+  }
+  KVASIR_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    const sn::VF32 token_scale = hn::Set(d, groups[t]->scale);
+    const sn::VF32 token_sum =
+        hn::Set(d, kHalf < 0 ? groups[t]->sum : groups[t]->half_sums[kHalf < 0 ? 0 : kHalf]);
     KVASIR_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
-      if constexpr (F::kHasMinimum) {
-        const float sum = kHalf < 0 ? groups[t]->sum : groups[t]->half_sums[kHalf < 0 ? 0 : kHalf];
-        totals[t][r] = sn::FusedMulAdd(minimum, hn::Set(d, sum), totals[t][r]);
-      }
+    for (int r = 0; r < kRegs; ++r) {
+      sn::VF32 total = totals.get(t, r);
+      if constexpr (F::kHasMinimum) total = sn::FusedMulAdd(minima[r], token_sum, total);
       const sn::VI32 dot = Dot::finish(sums[t][r], minus_sum(groups[t]));
-      const sn::VF32 scaled = hn::Mul(hn::ConvertTo(d, dot), hn::Set(d, groups[t]->scale));
-      totals[t][r] = sn::FusedMulAdd(scaled, scale, totals[t][r]);
+      const sn::VF32 scaled = hn::Mul(hn::ConvertTo(d, dot), token_scale);
+      totals.set(t, r, sn::FusedMulAdd(scaled, scales[r], total));
     }
   }
 }
@@ -141,8 +212,7 @@ template <class F, int kBlocks, int kTokens>
 HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block_stride,
                               const ActivationGroup* first_token, std::size_t token_stride,
                               int n_units, std::size_t prefetch_bytes, float* out) {
-  const sn::DF32 d;
-  sn::VF32 totals[kTokens][kBlocks * sn::kRegisters];
+  Totals<kTokens, kBlocks * sn::kRegisters> totals(out);
   const std::uint8_t* units[kBlocks];
   const ActivationGroup* groups[kTokens];
   KVASIR_UNROLL
@@ -151,8 +221,6 @@ HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block
   KVASIR_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     groups[t] = first_token + static_cast<std::size_t>(t) * token_stride;
-    KVASIR_UNROLL
-    for (int r = 0; r < kBlocks * sn::kRegisters; ++r) totals[t][r] = hn::Zero(d);
   }
   for (int u = 0; u < n_units; ++u) {
     if (prefetch_bytes != 0) {
@@ -163,6 +231,11 @@ HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block
           hwy::Prefetch(units[b] + prefetch_bytes + line);
         }
       }
+    }
+    if constexpr (kTokens == kTileTokens && kTokens > 1) {
+      // The next tile's activations: from L2, in streams too short for the hardware to see.
+      KVASIR_UNROLL
+      for (int t = 0; t < kTokens; ++t) hwy::Prefetch(groups[t] + kTokens * token_stride);
     }
     if constexpr (F::kGroupCols == 32) {
       AddGroup<F, -1, kBlocks, kTokens>(units, groups, totals);
@@ -175,13 +248,7 @@ HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block
     KVASIR_UNROLL
     for (int t = 0; t < kTokens; ++t) ++groups[t];
   }
-  KVASIR_UNROLL
-  for (int t = 0; t < kTokens; ++t) {
-    KVASIR_UNROLL
-    for (int r = 0; r < kBlocks * sn::kRegisters; ++r) {
-      hn::StoreU(totals[t][r], d, out + t * kBlocks * kBlockRows + r * sn::kLanes);
-    }
-  }
+  totals.finish();
 }
 
 /// Tiles of kBlocks row blocks at `block_idx` over the tokens of the range.

@@ -128,6 +128,16 @@ HWY_INLINE auto MulPairs(Bytes u8, Bytes s8) {
 }
 using VI16 = decltype(MulPairs(Bytes(), Bytes()));
 
+// Keeps a running sum a running sum: GCC turns a chain of integer adds into a tree and spills all its
+// leaves (measured: 1.5x slower).
+template <class V>
+HWY_INLINE V KeepOrder(V v) {
+#if HWY_COMPILER_GCC_ACTUAL
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
 HWY_INLINE VI32 AddPairs(VI16 v) {
 #if HWY_TARGET == HWY_AVX2
   return VI32{_mm256_madd_epi16(v.raw, _mm256_set1_epi16(1))};
@@ -149,7 +159,7 @@ struct Dot<4, kZeroPoint> {
     return hn::Zero(hn::Repartition<std::int16_t, DF32>());
   }
   static HWY_INLINE Sum step(Sum sum, Weights weights, Bytes quad) {
-    return hn::Add(sum, MulPairs(weights, quad));
+    return KeepOrder(hn::Add(sum, MulPairs(weights, quad)));
   }
   static HWY_INLINE VI32 finish(Sum sum, const std::int32_t* minus_sum) {
     return hn::Add(AddPairs(sum), ZeroPointTerm<kZeroPoint>(minus_sum));
@@ -184,7 +194,7 @@ struct Dot<8, 128> {
     const Bytes signed_quad{
         _mm512_mask_sub_epi8(quad.raw, weights.negative, _mm512_setzero_si512(), quad.raw)};
 #endif
-    return hn::Add(sum, AddPairs(MulPairs(weights.magnitude, signed_quad)));
+    return KeepOrder(hn::Add(sum, AddPairs(MulPairs(weights.magnitude, signed_quad))));
   }
   static HWY_INLINE VI32 finish(Sum sum, const std::int32_t*) { return sum; }
 };
