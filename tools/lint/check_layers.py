@@ -22,13 +22,14 @@ FENCED_HEADERS = [
     (re.compile(r"nlohmann/.*"), ("src/eval/", "apps/", "tests/", "bench/", "fuzz/"),
      "JSON stays in eval's writers and the apps"),
     (re.compile(r"CLI/.*"), ("apps/",), "flags stay in the apps"),
-    (re.compile(r"iostream|regex"), (), "fmt and PCRE2 take its place"),
+    (re.compile(r"iostream"), (), "fmt takes its place"),
+    (re.compile(r"regex"), (), "slow, recursive, without limits"),
 ]
 # Code with a fence: pattern, folders it is fenced out of, why.
 FENCED_CODE = [
     (re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b"), ("src/", "include/"),
      "the environment is read in apps only"),
-    (re.compile(r"\bstd::(?:basic_)?regex\b"), ("",), "PCRE2 takes its place"),
+    (re.compile(r"\bstd::(?:basic_)?regex\b"), ("",), "slow, recursive, without limits"),
     (re.compile(r"\bstd::c(?:out|err|in)\b"), ("src/", "include/"), "library code never prints"),
 ]
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.M)
