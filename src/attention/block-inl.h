@@ -95,6 +95,17 @@ HWY_NOINLINE void score_direct(const Segment& segment, const Shape& shape, const
   }
 }
 
+using DirectFunction = void (*)(const Segment&, const Shape&, const Work&);
+
+/// score_direct for `n_rows` rows, at most kTileRows.
+template <class K, int R = 1>
+DirectFunction choose_score_direct(int n_rows) {
+  if constexpr (R < kTileRows) {
+    if (n_rows > R) return choose_score_direct<K, R + 1>(n_rows);
+  }
+  return score_direct<R, K>;
+}
+
 /// Channels [channel, channel + kVecs vectors of D) of all rows over the whole segment.
 template <class D, int R, int kVecs, class T>
 HWY_INLINE void weigh_direct_channels(const Segment& segment, const Shape& shape, const Work& work,
@@ -105,7 +116,6 @@ HWY_INLINE void weigh_direct_channels(const Segment& segment, const Shape& shape
   const std::size_t k_channel_bytes = shape.k_strip_bytes / static_cast<unsigned>(shape.head_dim);
   const auto row_stride = static_cast<std::ptrdiff_t>(shape.v_row_stride);
   ValueTile<D, R, kVecs> tile;
-  clear(tile);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
     const std::uint8_t* from = segment.v[strip] + first * sizeof(T);
     // Fetched: these channels of the V strips to come, then of the next segment's K strips, then
@@ -148,6 +158,14 @@ HWY_NOINLINE void weigh_direct(const Segment& segment, const Shape& shape, const
   }
 }
 
+template <class V, int R = 1>
+DirectFunction choose_weigh_direct(int n_rows) {
+  if constexpr (R < kTileRows) {
+    if (n_rows > R) return choose_weigh_direct<V, R + 1>(n_rows);
+  }
+  return weigh_direct<R, V>;
+}
+
 // ------------------------------------------------------------------- many rows: through f32 copies
 
 /// Rows are cut into tiles of nearly equal height, kTileRows at most.
@@ -170,7 +188,7 @@ HWY_INLINE void stage_strip(const std::uint8_t* from, const std::uint8_t* ahead,
   const K* values = reinterpret_cast<const K*>(from);
   for (int i = 0; i < head_dim * 16; i += 16) {
     if (i % kPerLine == 0) hwy::Prefetch(ahead + i * static_cast<int>(sizeof(K)));
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int g = 0; g < kRegs; ++g) {
       hn::Store(load_f32(tag, values + i + g * kLanes), tag, to + i + g * kLanes);
     }
@@ -190,6 +208,16 @@ HWY_NOINLINE void score_staged_tile(const float* q, const float* const* strips, 
     score_strips<R, 1, false>(q, strips + strip, nullptr, shape.head_dim, shape.scale,
                               scores + strip * 16);
   }
+}
+
+using ScoreTileFunction = void (*)(const float*, const float* const*, int, const Shape&, float*);
+
+template <int R = 1>
+ScoreTileFunction choose_score_tile(int n_rows) {
+  if constexpr (R < kTileRows) {
+    if (n_rows > R) return choose_score_tile<R + 1>(n_rows);
+  }
+  return score_staged_tile<R>;
 }
 
 /// Whether some row of the tile sees a token of [begin, end).
@@ -221,26 +249,7 @@ HWY_NOINLINE void score_staged(const Segment& segment, const Shape& shape, const
       }
       const float* q = work.q + static_cast<std::ptrdiff_t>(row) * shape.head_dim;
       float* scores = work.scores + row * kSegmentTokens + first * 16;
-      switch (tiles.rows(tile)) {
-        case 1:
-          score_staged_tile<1>(q, strips, n_strips, shape, scores);
-          break;
-        case 2:
-          score_staged_tile<2>(q, strips, n_strips, shape, scores);
-          break;
-        case 3:
-          score_staged_tile<3>(q, strips, n_strips, shape, scores);
-          break;
-        case 4:
-          score_staged_tile<4>(q, strips, n_strips, shape, scores);
-          break;
-        case 5:
-          score_staged_tile<5>(q, strips, n_strips, shape, scores);
-          break;
-        default:
-          score_staged_tile<6>(q, strips, n_strips, shape, scores);
-          break;
-      }
+      choose_score_tile(tiles.rows(tile))(q, strips, n_strips, shape, scores);
     }
   }
 }
@@ -268,7 +277,7 @@ HWY_NOINLINE void stage_panels(const Segment& segment, const Shape& shape, int c
       float* HWY_RESTRICT to = work.v + t * 16;
       int c = 0;
       for (; c + 16 <= n_channels; c += 16, to += kPanelFloats) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
         for (int g = 0; g < kRegs; ++g) {
           hn::Store(load_f32(tag, values + c + g * kLanes), tag, to + g * kLanes);
         }
@@ -288,7 +297,6 @@ HWY_INLINE void weigh_panels(const float* panels, int row, int channel, const Sh
   const ValueRows<float> values = {reinterpret_cast<const std::uint8_t*>(panels),
                                    16 * sizeof(float), static_cast<std::ptrdiff_t>(kPanelFloats)};
   ValueTile<Tag16, R, kPanels * kRegs> tile;
-  clear(tile);
   weigh_ragged(tile, work.rows + row, values, work.scores + row * kSegmentTokens);
   merge_tile(tile, work.rows + row,
              work.records + static_cast<std::size_t>(row) * shape.record_stride,
@@ -311,6 +319,16 @@ HWY_NOINLINE void weigh_staged_tile(int n_panels, int row, int channel, const Sh
   }
 }
 
+using WeighTileFunction = void (*)(int, int, int, const Shape&, const Work&);
+
+template <int R = 1>
+WeighTileFunction choose_weigh_tile(int n_rows) {
+  if constexpr (R < kTileRows) {
+    if (n_rows > R) return choose_weigh_tile<R + 1>(n_rows);
+  }
+  return weigh_staged_tile<R>;
+}
+
 template <class T>
 HWY_NOINLINE void weigh_staged(const Segment& segment, const Shape& shape, const Tiles& tiles,
                                const Work& work) {
@@ -321,26 +339,7 @@ HWY_NOINLINE void weigh_staged(const Segment& segment, const Shape& shape, const
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
       const int row = tiles.first_row(tile);
       if (!sees_any(work.rows + row, tiles.rows(tile), 0, kSegmentTokens)) continue;
-      switch (tiles.rows(tile)) {
-        case 1:
-          weigh_staged_tile<1>(n_panels, row, channel, shape, work);
-          break;
-        case 2:
-          weigh_staged_tile<2>(n_panels, row, channel, shape, work);
-          break;
-        case 3:
-          weigh_staged_tile<3>(n_panels, row, channel, shape, work);
-          break;
-        case 4:
-          weigh_staged_tile<4>(n_panels, row, channel, shape, work);
-          break;
-        case 5:
-          weigh_staged_tile<5>(n_panels, row, channel, shape, work);
-          break;
-        default:
-          weigh_staged_tile<6>(n_panels, row, channel, shape, work);
-          break;
-      }
+      choose_weigh_tile(tiles.rows(tile))(n_panels, row, channel, shape, work);
     }
   }
 }

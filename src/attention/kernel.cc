@@ -6,8 +6,11 @@
 #include <cstring>
 
 #include "attention/work.h"
-#include "base/check.h"
 #include "simd/targets.h"
+
+// VNNI has nothing for f32: AVX3_DL would be AVX3 once more, a quarter of this file's build time.
+// (Highway's dispatch goes by the targets of each source file.)
+#undef HWY_WANT_AVX3_DL
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/kernel.cc"
@@ -133,57 +136,13 @@ void softmax_rows(const Work& work, int n_rows, float softcap, std::size_t recor
 }
 
 template <class K, class V>
-void attend_direct(int n_rows, const Segment& segment, const Shape& shape, const Work& work,
-                   float softcap) {
-  switch (n_rows) {
-    case 1:
-      score_direct<1, K>(segment, shape, work);
-      break;
-    case 2:
-      score_direct<2, K>(segment, shape, work);
-      break;
-    case 3:
-      score_direct<3, K>(segment, shape, work);
-      break;
-    case 4:
-      score_direct<4, K>(segment, shape, work);
-      break;
-    case 5:
-      score_direct<5, K>(segment, shape, work);
-      break;
-    default:
-      score_direct<6, K>(segment, shape, work);
-      break;
-  }
-  softmax_rows(work, n_rows, softcap, shape.record_stride);
-  switch (n_rows) {
-    case 1:
-      weigh_direct<1, V>(segment, shape, work);
-      break;
-    case 2:
-      weigh_direct<2, V>(segment, shape, work);
-      break;
-    case 3:
-      weigh_direct<3, V>(segment, shape, work);
-      break;
-    case 4:
-      weigh_direct<4, V>(segment, shape, work);
-      break;
-    case 5:
-      weigh_direct<5, V>(segment, shape, work);
-      break;
-    default:
-      weigh_direct<6, V>(segment, shape, work);
-      break;
-  }
-}
-
-template <class K, class V>
 void attend_segment(const Block& block, const Segment& segment, const Shape& shape,
                     const Tiles& tiles, const Work& work) {
   const float softcap = block.params->softcap;
   if (block.n_positions == 1 && tiles.n_tiles == 1) {
-    attend_direct<K, V>(shape.n_rows, segment, shape, work, softcap);
+    choose_score_direct<K>(shape.n_rows)(segment, shape, work);
+    softmax_rows(work, shape.n_rows, softcap, shape.record_stride);
+    choose_weigh_direct<V>(shape.n_rows)(segment, shape, work);
     return;
   }
   score_staged<K>(segment, shape, tiles, work);

@@ -35,8 +35,12 @@ inline constexpr int kRegisters =
     (HWY_ARCH_ARM_A64 || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3)) ? 32 : 16;
 /// Accumulators that leave room for operands.
 inline constexpr int kAccumulators = kRegisters * 3 / 4;
-/// Rows of a register tile: 6 rows x 16 lanes fill the accumulators.
-inline constexpr int kTileRows = kAccumulators / kRegs >= 6 ? 6 : 3;
+/// Rows of a register tile: 6 rows x 16 lanes fill the accumulators. The scalar target has none to
+/// fill; neither tiles nor unrolled loops are worth their code there.
+inline constexpr bool kIsScalar = kLanes == 1;
+inline constexpr int kTileRows = kIsScalar ? 2 : 6;
+/// Loops over registers are unrolled whole: 24 is more than any has.
+inline constexpr int kUnroll = kIsScalar ? 1 : 24;
 
 /// Strips (or panels of channels) beside `rows` rows that the accumulators hold: 1, 2 or 4.
 constexpr int strips_beside(int rows) {

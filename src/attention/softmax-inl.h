@@ -64,23 +64,23 @@ HWY_INLINE RecordHeader softmax_segment(float* HWY_RESTRICT scores, int begin, i
   std::fill(scores + end, scores + to, kMasked);
 
   V highest[kRegs];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int g = 0; g < kRegs; ++g) highest[g] = hn::Load(tag, scores + from + g * kLanes);
   for (int t = from + 16; t < to; t += 16) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int g = 0; g < kRegs; ++g) {
       highest[g] = hn::Max(highest[g], hn::Load(tag, scores + t + g * kLanes));
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int g = 1; g < kRegs; ++g) highest[0] = hn::Max(highest[0], highest[g]);
   const V maximum = hn::MaxOfLanes(tag, highest[0]);
 
   V sum[kRegs];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int g = 0; g < kRegs; ++g) sum[g] = hn::Zero(tag);
   for (int t = from; t < to; t += 16) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
     for (int g = 0; g < kRegs; ++g) {
       float* at = scores + t + g * kLanes;
       const V p = simd::HWY_NAMESPACE::Exp(tag, hn::Sub(hn::Load(tag, at), maximum));
@@ -89,7 +89,7 @@ HWY_INLINE RecordHeader softmax_segment(float* HWY_RESTRICT scores, int begin, i
     }
   }
   HWY_ALIGN float lanes[16];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
   for (int g = 0; g < kRegs; ++g) hn::Store(sum[g], tag, lanes + g * kLanes);
   return {hn::GetLane(maximum), sum_of_lanes(lanes), 1.0f};
 }

@@ -44,14 +44,14 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
   constexpr bool kSideBySide = (R + 1) * kVecs + 1 <= kRegisters;
 
   V acc[R][kVecs];
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
     for (int j = 0; j < kVecs; ++j) acc[r][j] = hn::Zero(tag);
   }
   const K* base[S];
   const float* q_of[S];
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
   for (int s = 0; s < S; ++s) {
     base[s] = strips[s];
     q_of[s] = q;
@@ -62,39 +62,39 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
 
   for (int d0 = 0; d0 < head_dim; d0 += 2) {
     if constexpr (kPrefetch) {
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int s = 0; s < S; ++s) {
         const std::uint8_t* to = ahead[s] + d0 * 16 * static_cast<int>(sizeof(K));
         for (int line = 0; line < kLinesPerPair; ++line) hwy::Prefetch(to + line * 64);
       }
     }
-#pragma GCC unroll 2
+#pragma GCC unroll kUnroll
     for (int d = d0; d < d0 + 2; ++d) {
       if constexpr (kSideBySide) {
         V k[kVecs];
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
         for (int j = 0; j < kVecs; ++j) {
           k[j] = load_f32(tag, base[j / kRegs] + d * 16 + j % kRegs * kLanes);
         }
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
         for (int r = 0; r < R; ++r) {
           const V qd = hn::Set(tag, q[d * R + r]);
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
           for (int j = 0; j < kVecs; ++j) {
             acc[r][j] = simd::HWY_NAMESPACE::FusedMulAdd(qd, k[j], acc[r][j]);
           }
         }
         continue;
       }
-#pragma GCC unroll 4
+#pragma GCC unroll kUnroll
       for (int s = 0; s < S; ++s) {
         V k[kRegs];
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
         for (int g = 0; g < kRegs; ++g) k[g] = load_f32(tag, base[s] + d * 16 + g * kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
         for (int r = 0; r < R; ++r) {
           const V qd = hn::Set(tag, q_of[s][d * R + r]);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
           for (int g = 0; g < kRegs; ++g) {
             V& sum = acc[r][s * kRegs + g];
             sum = simd::HWY_NAMESPACE::FusedMulAdd(qd, k[g], sum);
@@ -104,9 +104,9 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
     }
   }
   const V factor = hn::Set(tag, scale);
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
     for (int j = 0; j < kVecs; ++j) {
       hn::Store(hn::Mul(acc[r][j], factor), tag, scores + r * kSegmentTokens + j * kLanes);
     }
@@ -116,6 +116,14 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
 /// R rows of accumulated values; vectors j of a row are kLanesOf<D> channels each.
 template <class D, int R, int kVecs>
 struct ValueTile {
+  // Written out, because an implicit constructor is not compiled for the target.
+  HWY_INLINE ValueTile() {
+#pragma GCC unroll kUnroll
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll kUnroll
+      for (int j = 0; j < kVecs; ++j) acc[r][j] = hn::Zero(D());
+    }
+  }
   hn::Vec<D> acc[R][kVecs];
 };
 
@@ -138,15 +146,6 @@ constexpr int vec_channel(int j) {
   return j * kLanesOf<D> % 16;
 }
 
-template <class D, int R, int kVecs>
-HWY_INLINE void clear(ValueTile<D, R, kVecs>& tile) {
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 24
-    for (int j = 0; j < kVecs; ++j) tile.acc[r][j] = hn::Zero(D());
-  }
-}
-
 /// acc[r] = fma(p[r][t], V[t], acc[r]) for t in [begin, end), in order. With kPrefetch, fetches a
 /// row of as many bytes at `ahead + t * ahead_stride`.
 ///
@@ -165,33 +164,33 @@ HWY_INLINE void weigh(ValueTile<D, R, kVecs>& tile, const ValueRows<T>& values,
     const T* HWY_RESTRICT row = values.row(t);
     const float* HWY_RESTRICT pt = p + t;
     if constexpr (kPrefetch) {
-#pragma GCC unroll 8
+#pragma GCC unroll kUnroll
       for (int byte = 0; byte < kRowBytes; byte += 64) {
         hwy::Prefetch(ahead + t * ahead_stride + byte);
       }
     }
     if constexpr (kHoldValues) {
       V v[kVecs];
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
       for (int j = 0; j < kVecs; ++j) {
         v[j] = load_f32(tag, row + vec_panel<D>(j) * values.panel_step + vec_channel<D>(j));
       }
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
       for (int r = 0; r < R; ++r) {
         const V weight = hn::Set(tag, pt[r * kSegmentTokens]);
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
         for (int j = 0; j < kVecs; ++j) {
           tile.acc[r][j] = simd::HWY_NAMESPACE::FusedMulAdd(weight, v[j], tile.acc[r][j]);
         }
       }
     } else {
       V weight[R];
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
       for (int r = 0; r < R; ++r) weight[r] = hn::Set(tag, pt[r * kSegmentTokens]);
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
       for (int j = 0; j < kVecs; ++j) {
         const V v = load_f32(tag, row + vec_panel<D>(j) * values.panel_step + vec_channel<D>(j));
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
         for (int r = 0; r < R; ++r) {
           tile.acc[r][j] = simd::HWY_NAMESPACE::FusedMulAdd(weight[r], v, tile.acc[r][j]);
         }
@@ -207,7 +206,7 @@ HWY_INLINE void weigh_row(ValueTile<D, R, kVecs>& tile, int r, const ValueRows<T
   const D tag;
   for (int t = begin; t < end; ++t) {
     const auto weight = hn::Set(tag, p[r * kSegmentTokens + t]);
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
     for (int j = 0; j < kVecs; ++j) {
       const auto v =
           load_f32(tag, values.row(t) + vec_panel<D>(j) * values.panel_step + vec_channel<D>(j));
@@ -237,12 +236,12 @@ HWY_INLINE void weigh_ragged(ValueTile<D, R, kVecs>& tile, const Row* rows,
     weigh<false>(tile, values, p, shared_begin, shared_end);
     return;
   }
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
   for (int r = 0; r < R; ++r) {
     weigh_row(tile, r, values, p, rows[r].begin, std::min(rows[r].end, shared_begin));
   }
   weigh<false>(tile, values, p, shared_begin, shared_end);
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
   for (int r = 0; r < R; ++r) {
     weigh_row(tile, r, values, p, shared_end, rows[r].end);
   }
@@ -253,19 +252,19 @@ template <class D, int R, int kVecs>
 HWY_INLINE void merge_tile(const ValueTile<D, R, kVecs>& tile, const Row* rows,
                            float* HWY_RESTRICT records, std::size_t record_stride, int channel) {
   const D tag;
-#pragma GCC unroll 6
+#pragma GCC unroll kUnroll
   for (int r = 0; r < R; ++r) {
     if (!rows[r].is_visible()) continue;
     float* HWY_RESTRICT to =
         records + static_cast<std::size_t>(r) * record_stride + kRecordHeader + channel;
     if (rows[r].is_first) {
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
       for (int j = 0; j < kVecs; ++j) hn::StoreU(tile.acc[r][j], tag, to + j * kLanesOf<D>);
       continue;
     }
     const auto keep = hn::Set(tag, rows[r].keep);
     const auto add = hn::Set(tag, rows[r].add);
-#pragma GCC unroll 24
+#pragma GCC unroll kUnroll
     for (int j = 0; j < kVecs; ++j) {
       const auto held = hn::LoadU(tag, to + j * kLanesOf<D>);
       hn::StoreU(simd::HWY_NAMESPACE::FusedMulAdd(tile.acc[r][j], add, hn::Mul(held, keep)), tag,
