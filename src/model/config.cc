@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "gguf/printable.h"
 #include "model/architectures.h"
 #include "model/hyperparameters.h"
 #include "model/rope_scaling.h"
@@ -142,7 +143,7 @@ Result<ModelConfig> ModelConfig::from_gguf(const gguf::File& file, int n_ctx) {
   const Architecture* architecture = find_architecture(*name);
   if (architecture == nullptr) {
     return unsupported(fmt::format("model: unknown architecture; got '{}', want one of {}",
-                                   name->substr(0, 64), architecture_names()));
+                                   gguf::printable(*name, 64), architecture_names()));
   }
   const Hyperparameters hparams(file, std::string(*name));
   ModelConfig config;

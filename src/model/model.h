@@ -42,8 +42,8 @@ struct ForwardItem {
 class Model {
  public:
   /// Errors: kInvalidModel (missing tensor, wrong shape, nonsense hyperparameters), kUnsupported
-  /// (architecture or weight type, by name), kExhausted with the numbers. `budget` is charged for the
-  /// weights first and must outlive the model.
+  /// (architecture or weight type, by name), kExhausted with the numbers. `budget` is charged for
+  /// the weights first and must outlive the model.
   static Result<std::unique_ptr<Model>> load(const gguf::File& file, const LoadOptions& options,
                                              cache::ByteBudget& budget, ThreadPool& pool);
   ~Model();

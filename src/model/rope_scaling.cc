@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "gguf/printable.h"
 #include "model/matrix.h"
 
 namespace kvasir::model {
@@ -22,7 +23,7 @@ Result<RopeScaling> parse_scaling(const Hyperparameters& hparams) {
   return Error{ErrorCode::kUnsupported,
                fmt::format("model: unknown rope scaling; got '{}', want none, linear, yarn, llama3 "
                            "or longrope",
-                           std::string(type->substr(0, 64)))};
+                           gguf::printable(*type, 64))};
 }
 
 /// A list of n_rotated / 2 positive divisors; empty when the file has no such tensor.

@@ -6,6 +6,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "gguf/printable.h"
+
 namespace kvasir::model {
 namespace {
 
@@ -225,7 +227,7 @@ Status Loader::check_all_used() const {
     return Error{ErrorCode::kUnsupported,
                  fmt::format("model: architecture '{}' has no use for tensor '{}'; got {} tensors, "
                              "want those of {} layers",
-                             config_.architecture, tensor.name.substr(0, 64),
+                             config_.architecture, gguf::printable(tensor.name, 64),
                              file_.tensors().size(), config_.n_layers)};
   }
   return {};
