@@ -4,14 +4,12 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
+model=${KVASIR_RUN_MODEL:-}
+if [ -n "$model" ] && [ ! -r "$model" ]; then die "MODEL: cannot read $model"; fi
+
 scripts/install-deps.sh
 scripts/build.sh release kvasir
-model=${KVASIR_RUN_MODEL:-}
-if [ -z "$model" ]; then
-  model=$(python3 scripts/get-model.py)
-elif [ ! -r "$model" ]; then
-  die "MODEL: cannot read $model"
-fi
+if [ -z "$model" ]; then model=$(python3 scripts/get-model.py); fi
 prompt=${KVASIR_RUN_PROMPT:-Hello}
 read -r -a args <<<"${KVASIR_RUN_ARGS:-}" || true
 printf '\n> %s\n\n' "$prompt" >&2
