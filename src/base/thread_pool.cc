@@ -15,8 +15,13 @@
 namespace kvasir {
 namespace {
 
-/// Spins before a waiting thread yields (more threads than cores) and before it parks (idle).
-constexpr int kSpinsBeforeYield = 2000;
+/// Spins (each a pause of 10 to 40 ns) before a waiting thread yields its core. With a core for
+/// every thread that is late: a yield hands the rest of the time slice to whoever else is running,
+/// and getting it back takes milliseconds where a region takes microseconds. With fewer cores than
+/// threads it is early: the thread waited for may need this very core.
+constexpr int kSpinsBeforeYield = 50000;
+constexpr int kSpinsBeforeYieldCrowded = 200;
+/// Spins before an idle worker parks: longer than the gap between two regions of a forward pass.
 constexpr int kSpinsBeforePark = 40000;
 
 inline void cpu_relax() {
@@ -27,21 +32,24 @@ inline void cpu_relax() {
 #endif
 }
 
-/// Returns once `done()`; yields the core when it takes longer than a barrier should.
+/// Returns once `done()`; yields the core after every `spins_before_yield` spins.
 template <class Done>
-void spin_until(Done done) {
+void spin_until(int spins_before_yield, Done done) {
   for (int n_spins = 0; !done(); ++n_spins) {
     cpu_relax();
-    if (n_spins >= kSpinsBeforeYield) {
+    if (n_spins >= spins_before_yield) {
       sched_yield();
-      n_spins = kSpinsBeforeYield / 2;
+      n_spins = 0;
     }
   }
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
+ThreadPool::ThreadPool(int n_threads)
+    : n_threads_(n_threads),
+      spins_before_yield_(n_threads > usable_cpus() ? kSpinsBeforeYieldCrowded
+                                                    : kSpinsBeforeYield) {
   KVASIR_CHECK(n_threads >= 1);
   workers_.reserve(static_cast<std::size_t>(n_threads) - 1);
   try {
@@ -82,7 +90,8 @@ void ThreadPool::run_erased(Erased function, void* context) {
     wake_.notify_all();
   }
   function(context, 0);
-  spin_until([&] { return n_done_.load(std::memory_order_acquire) == n_threads_ - 1; });
+  spin_until(spins_before_yield_,
+             [&] { return n_done_.load(std::memory_order_acquire) == n_threads_ - 1; });
   in_region_.store(false, std::memory_order_relaxed);
 }
 
@@ -94,7 +103,8 @@ void ThreadPool::barrier() {
     barrier_generation_.fetch_add(1, std::memory_order_release);
     return;
   }
-  spin_until([&] { return barrier_generation_.load(std::memory_order_acquire) != generation; });
+  spin_until(spins_before_yield_,
+             [&] { return barrier_generation_.load(std::memory_order_acquire) != generation; });
 }
 
 void ThreadPool::worker(int thread_idx) {
@@ -104,7 +114,7 @@ void ThreadPool::worker(int thread_idx) {
     while (generation_.load(std::memory_order_acquire) == seen) {
       cpu_relax();
       if (++n_spins < kSpinsBeforePark) {
-        if (n_spins % kSpinsBeforeYield == 0) sched_yield();
+        if (n_spins % spins_before_yield_ == 0) sched_yield();
         continue;
       }
       std::unique_lock<std::mutex> lock(mutex_);
