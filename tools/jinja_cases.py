@@ -1,4 +1,7 @@
-"""The sources, variables and conversations that make_jinja_cases.py runs through Jinja2."""
+"""The sources, variables and conversations that make_jinja_cases.py runs through Jinja2.
+
+Wide because every line is a row of a table of cases.
+"""
 
 SHARED = {
     "s": "Hello, World",
@@ -134,7 +137,7 @@ b'", r"'\a\b\f\v\0'|length", r"'{{ x }}'", r"'%}'", r"'}}'", r"'{%'", "'caf\u00e
         "s|replace('o', '0', 1)", "12|replace(1, 3)", "s|length", "u|length", "s|count", "5|string + 'x'", "none|string", "[1]|string", "'<a href=\"x\">&\\'</a>'|e",
         "'<'|escape", "'<b>'|safe", "'a\\nb\\n\\nc'|indent", "'a\\nb'|indent(2, true)", "'a\\n\\nb'|indent(2, blank=true)", "'a\\nb'|indent('> ')",
         "'a\\n'|indent", "''|indent(first=true)", "'one two  three_3'|wordcount", "s|reverse", "s|first", "s|last", "''|first", "s|list", "'b,a'|sort|join",
-        "'ab'|center(6) ~ '|'", "missing|upper", "missing|trim", "nil|trim", "n|upper", "'a-b c'|title", "s|trim|lower|replace('hello', 'bye')|upper"),
+        "'ab'|center(6) ~ '|'", "missing|upper", "missing|trim", "nil|trim", "n|upper", "'a-b c'|title", "s|trim|lower|replace('hello', 'bye')|upper", "'<'|safe + '<' + '>'|e", "'<' + '&'|safe", "'<'|safe ~ '<'", "'<'|e|e"),
     "filters on numbers": show(
         "'42'|int", "' -7 '|int", "'3.9'|int", "'x'|int", "'x'|int(5)", "'ff'|int(base=16)", "'0x1F'|int(base=16)", "'0b11'|int(0, 2)", "3.9|int", "-3.9|int", "none|int", "true|int",
         "'1_000'|int", "'2.5'|float", "'x'|float", "'1e3'|float", "none|float(1.5)", "3|float", "(-5)|abs", "-5.5|abs", "2.5|round", "3.5|round", "2.675|round(2)", "42|round", "42.7|round",
@@ -150,7 +153,7 @@ b'", r"'\a\b\f\v\0'|length", r"'{{ x }}'", r"'%}'", r"'}}'", r"'{%'", "'caf\u00e
         "users|rejectattr('on')|map(attribute='name')|list", "users|selectattr('age', 'equalto', 31)|list|length", "users|selectattr('tags.k', 'defined')|list|length", "users|rejectattr('age', 'gt', 30)|map(attribute='name')|first",
         "messages|selectattr('role', '==', 'user')|map(attribute='content')|list", "[1, 2, 3, 4, 5]|batch(2)|list", "[1, 2, 3]|batch(2, 'x')|list", "d|dictsort", "{'b': 1, 'A': 2}|dictsort", "{'b': 1, 'A': 2}|dictsort(true)", "{'b': 1, 'a': 2}|dictsort(by='value')",
         "{'b': 1, 'a': 2}|dictsort(reverse=true)", "(1, 2)|list", "range(4)|list", "missing|list", "missing|length", "missing|join", "missing|sort", "nil|default('x')", "missing|default('x')", "missing|d", "''|default('x', true)", "false|d('x', boolean=true)", "0|default(5)",
-        "[3, 1]|sort|first", "'cab'|sort", "[true, false]|sort", "list|map('abs')|sum", "nested|sum(start=[])", "[[2], [1]]|sort", "[1.5, 1]|min", "d|map('upper')|join", "list|select('divisibleby', 2)|list"),
+        "[3, 1]|sort|first", "'cab'|sort", "[true, false]|sort", "list|map('abs')|sum", "nested|sum(start=[])", "[[2], [1]]|sort", "[1.5, 1]|min", "d|map('upper')|join", "list|select('divisibleby', 2)|list", "nil|select|list", "nil|map('upper')|list", "0|selectattr('a')|list"),
     "generators": ["{% if list|select('>', 99) %}yes{% else %}no{% endif %}", "{% for x in list|map('string') %}{{ x }}{% endfor %}",
                    "{{ (list|map('string'))[0] }}", "{% set g = list|select %}{{ g is iterable }} {{ g is sequence }}"],
     "filter errors": show("list|nope", "nil|join", "5|join", "nil|list", "5|length", "[1, 'a']|sort", "'a'|abs", "'x'|round", "list|map('nope')|list", "list|select('nope')|list", "users|selectattr|list",

@@ -21,7 +21,7 @@ struct TemplateLimits {
   std::uint64_t n_steps_max = 2'000'000;  ///< evaluated nodes and loop turns
   int depth_max = 128;                    ///< nesting of brackets, blocks, macro calls and values
   std::uint64_t output_bytes_max = std::uint64_t{64} << 20;  ///< also of any intermediate string
-  std::uint64_t source_bytes_max = std::uint64_t{4} << 20;   ///< of the template itself
+  std::uint64_t source_bytes_max = std::uint64_t{1} << 20;   ///< of the template itself
 };
 
 /// A run of the rendered prompt from one source.

@@ -52,6 +52,8 @@ Text format_braces(Budget& budget, const Text& format, const CallArgs& args);
 Text join(Budget& budget, const std::vector<Obj>& items, const Text& separator);
 Text replace(Budget& budget, const Text& text, const Text& from, const Text& to,
              std::int64_t n_max);
+/// Characters special in HTML become entities; markup stays as it is. The result is markup.
+Text escape_markup(Budget& budget, const Text& text);
 Text repeat(Budget& budget, const Text& text, std::int64_t n);
 
 }  // namespace kvasir::text::jinja

@@ -85,7 +85,7 @@ Obj sort_key(Interpreter& in, const Obj& item, const Obj* attribute) {
     return attribute_path(in, item, *attribute);
   }
   std::vector<Obj> keys;
-  for (const Range& part : split(text->view(), ",", -1)) {
+  for (const Range& part : split(in.budget(), text->view(), ",", -1)) {
     Text path;
     path.append(*text, part.begin, part.end);
     keys.push_back(attribute_path(in, item, Obj(std::move(path))));
@@ -210,8 +210,13 @@ std::string name_argument(const CallArgs& args, std::size_t i, std::string_view 
   return args.positional[i].as_text()->bytes();
 }
 
+/// map, select and the like take anything false, none included, for an empty sequence.
+std::vector<Obj> iterate_if_true(Budget& budget, const Obj& obj) {
+  return truth(obj) ? iterate(budget, obj) : std::vector<Obj>();
+}
+
 Obj filter_map(Interpreter& in, const Obj& self, const CallArgs& args) {
-  std::vector<Obj> items = iterate(in.budget(), self);
+  std::vector<Obj> items = iterate_if_true(in.budget(), self);
   if (args.positional.empty()) {
     const Params params("map", args, {"attribute", "default"}, 1);
     for (Obj& item : items) {
@@ -236,7 +241,7 @@ Obj filter_select(Interpreter& in, const Obj& self, const CallArgs& args) {
   const std::string name = has_test ? name_argument(args, n_own, "select") : "";
   const CallArgs rest = has_test ? rest_of(args, n_own + 1) : CallArgs{};
   std::vector<Obj> kept;
-  for (const Obj& item : iterate(in.budget(), self)) {
+  for (const Obj& item : iterate_if_true(in.budget(), self)) {
     in.budget().step();
     const Obj subject = by_attribute ? attribute_path(in, item, args.positional[0]) : item;
     const bool passes = has_test ? in.test(name, subject, rest) : truth(subject);

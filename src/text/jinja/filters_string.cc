@@ -36,12 +36,12 @@ Text replace(Budget& budget, const Text& text, const Text& from, const Text& to,
   const auto more = [&] { return n_max < 0 || n < n_max; };
   if (from.empty()) {
     // As in Python, nothing is found before every character and at the end.
-    for (const std::size_t pos : character_offsets(view)) {
-      if (!more()) break;
+    for (std::size_t pos = 0; more(); pos = character_at(view, pos).end) {
       out.append(text, begin, pos);
       out.append(to);
       begin = pos;
       ++n;
+      if (pos == view.size()) break;
     }
   } else {
     while (more()) {
@@ -55,6 +55,24 @@ Text replace(Budget& budget, const Text& text, const Text& from, const Text& to,
   }
   out.append(text, begin, text.size());
   return out.take();
+}
+
+Text escape_markup(Budget& budget, const Text& text) {
+  if (text.is_markup()) return text;
+  TextBuilder out(budget);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    constexpr std::string_view kSpecial = "&<>'\"";
+    constexpr std::string_view kEntities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    const std::size_t which = kSpecial.find(text.view()[i]);
+    if (which == std::string_view::npos) {
+      out.append(text, i, i + 1);
+    } else {
+      out.append(kEntities[which], text.from_input_at(i));
+    }
+  }
+  Text escaped = out.take();
+  escaped.set_markup();
+  return escaped;
 }
 
 namespace {
@@ -119,26 +137,17 @@ Obj filter_string(Interpreter& in, const Obj& self, const CallArgs& args) {
   return Obj(to_text(in.budget(), self));
 }
 
-Obj filter_same(Interpreter&, const Obj& self, const CallArgs& args) {
+Obj filter_safe(Interpreter& in, const Obj& self, const CallArgs& args) {
   const Params params("safe", args, {});
-  return self;
+  Text text = *to_text(in.budget(), self);
+  in.budget().bytes(text.size(), text.size());
+  text.set_markup();
+  return Obj(std::move(text));
 }
 
 Obj filter_escape(Interpreter& in, const Obj& self, const CallArgs& args) {
   const Params params("escape", args, {});
-  const TextPtr text = to_text(in.budget(), self);
-  TextBuilder out(in.budget());
-  for (std::size_t i = 0; i < text->size(); ++i) {
-    constexpr std::string_view kSpecial = "&<>'\"";
-    constexpr std::string_view kEntities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    const std::size_t which = kSpecial.find(text->view()[i]);
-    if (which == std::string_view::npos) {
-      out.append(*text, i, i + 1);
-    } else {
-      out.append(kEntities[which], text->from_input_at(i));
-    }
-  }
-  return Obj(out.take());
+  return Obj(escape_markup(in.budget(), *to_text(in.budget(), self)));
 }
 
 Obj filter_indent(Interpreter& in, const Obj& self, const CallArgs& args) {
@@ -151,7 +160,7 @@ Obj filter_indent(Interpreter& in, const Obj& self, const CallArgs& args) {
     indention = repeat(budget, Text(" "), params.integer(0, 4));
   }
   const TextPtr text = to_text(budget, self);
-  std::vector<Range> lines = split_lines(text->view());
+  std::vector<Range> lines = split_lines(budget, text->view());
   // One line more where the text ends with a newline, or is empty.
   const bool ends_line = text->empty() || lines.empty() || lines.back().end < text->size();
   if (ends_line) lines.push_back({text->size(), text->size()});
@@ -336,7 +345,7 @@ Builtin find_string_filter(std::string_view name) {
       {"title", filter_title},
       {"replace", filter_replace},
       {"string", filter_string},
-      {"safe", filter_same},
+      {"safe", filter_safe},
       {"escape", filter_escape},
       {"e", filter_escape},
       {"forceescape", filter_escape},

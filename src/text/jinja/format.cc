@@ -99,10 +99,8 @@ std::string format_number(const Spec& spec, const Obj& value) {
 
 Text shortened(const Text& text, std::int64_t n_max) {
   if (n_max < 0) return text;
-  const std::vector<std::size_t> offsets = character_offsets(text.view());
-  const auto n = std::min(static_cast<std::size_t>(n_max), offsets.size() - 1);
   Text out;
-  out.append(text, 0, offsets[n]);
+  out.append(text, 0, offset_of_character(text.view(), n_max));
   return out;
 }
 

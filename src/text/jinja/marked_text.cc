@@ -51,13 +51,20 @@ std::size_t count_characters(std::string_view text) {
   return n;
 }
 
-std::vector<std::size_t> character_offsets(std::string_view text) {
+std::vector<std::size_t> character_offsets(Budget& budget, std::string_view text) {
+  budget.bytes(text.size() * sizeof(std::size_t), text.size() * sizeof(std::size_t));
   std::vector<std::size_t> offsets;
   for (std::size_t pos = 0; pos < text.size(); pos = character_at(text, pos).end) {
     offsets.push_back(pos);
   }
   offsets.push_back(text.size());
   return offsets;
+}
+
+std::size_t offset_of_character(std::string_view text, std::int64_t n) {
+  std::size_t pos = 0;
+  for (; n > 0 && pos < text.size(); --n) pos = character_at(text, pos).end;
+  return pos;
 }
 
 void append_utf8(std::int32_t code_point, std::string& out) {
@@ -141,7 +148,7 @@ Range strip(std::string_view text, Side side, std::optional<std::string_view> ch
 
 namespace {
 
-std::vector<Range> split_words(std::string_view text, std::int64_t n_max) {
+std::vector<Range> split_words(Budget& budget, std::string_view text, std::int64_t n_max) {
   std::vector<Range> parts;
   std::size_t pos = 0;
   while (true) {
@@ -151,6 +158,7 @@ std::vector<Range> split_words(std::string_view text, std::int64_t n_max) {
       parts.push_back({pos, text.size()});
       return parts;
     }
+    budget.step();
     const std::size_t begin = pos;
     while (pos < text.size()) {
       const Character c = character_at(text, pos);
@@ -163,13 +171,16 @@ std::vector<Range> split_words(std::string_view text, std::int64_t n_max) {
 
 }  // namespace
 
-std::vector<Range> split(std::string_view text, std::string_view separator, std::int64_t n_max) {
-  if (separator.empty()) return split_words(text, n_max);
+std::vector<Range> split(Budget& budget, std::string_view text, std::string_view separator,
+                         std::int64_t n_max) {
+  budget.bytes(text.size(), text.size());
+  if (separator.empty()) return split_words(budget, text, n_max);
   std::vector<Range> parts;
   std::size_t begin = 0;
   while (n_max < 0 || static_cast<std::int64_t>(parts.size()) < n_max) {
     const std::size_t cut = text.find(separator, begin);
     if (cut == std::string_view::npos) break;
+    budget.step();
     parts.push_back({begin, cut});
     begin = cut + separator.size();
   }
@@ -177,11 +188,12 @@ std::vector<Range> split(std::string_view text, std::string_view separator, std:
   return parts;
 }
 
-std::vector<Range> split_from_right(std::string_view text, std::string_view separator,
-                                    std::int64_t n_max) {
+std::vector<Range> split_from_right(Budget& budget, std::string_view text,
+                                    std::string_view separator, std::int64_t n_max) {
+  budget.bytes(text.size(), text.size());
   std::vector<Range> parts;
   if (separator.empty()) {
-    parts = split_words(text, -1);
+    parts = split_words(budget, text, -1);
     if (n_max >= 0 && static_cast<std::int64_t>(parts.size()) > n_max) {
       // What precedes the last n_max words stays one part, leading white space included.
       const auto n_joined = parts.size() - static_cast<std::size_t>(n_max);
@@ -196,6 +208,7 @@ std::vector<Range> split_from_right(std::string_view text, std::string_view sepa
     if (end < separator.size()) break;
     const std::size_t cut = text.rfind(separator, end - separator.size());
     if (cut == std::string_view::npos) break;
+    budget.step();
     parts.push_back({cut + separator.size(), end});
     end = cut;
   }
@@ -204,7 +217,8 @@ std::vector<Range> split_from_right(std::string_view text, std::string_view sepa
   return parts;
 }
 
-std::vector<Range> split_lines(std::string_view text) {
+std::vector<Range> split_lines(Budget& budget, std::string_view text) {
+  budget.bytes(text.size(), text.size());
   std::vector<Range> lines;
   std::size_t begin = 0;
   for (std::size_t pos = 0; pos < text.size();) {
@@ -216,6 +230,7 @@ std::vector<Range> split_lines(std::string_view text) {
       pos = c.end;
       continue;
     }
+    budget.step();
     lines.push_back({begin, pos});
     pos = c.end;
     if (p == '\r' && pos < text.size() && text[pos] == '\n') ++pos;

@@ -34,6 +34,10 @@ class Text {
   bool empty() const { return bytes_.empty(); }
   const std::vector<Span>& spans() const { return spans_; }
 
+  /// True for what `safe` and `escape` give: adding a plain string to it escapes that string.
+  bool is_markup() const { return is_markup_; }
+  void set_markup() { is_markup_ = true; }
+
   /// The mark of the byte at `pos`; false at or past the end.
   bool from_input_at(std::size_t pos) const;
 
@@ -44,6 +48,7 @@ class Text {
  private:
   std::string bytes_;
   std::vector<Span> spans_;
+  bool is_markup_ = false;
 };
 
 /// Grows a Text and pays for it.
@@ -84,8 +89,11 @@ struct Character {
 /// Requires: pos < text.size().
 Character character_at(std::string_view text, std::size_t pos);
 std::size_t count_characters(std::string_view text);
-/// Byte offsets where characters start, and the size at the end.
-std::vector<std::size_t> character_offsets(std::string_view text);
+/// Byte offsets where characters start, and the size at the end. Eight bytes for every byte of the
+/// text at worst, which the budget must allow.
+std::vector<std::size_t> character_offsets(Budget& budget, std::string_view text);
+/// Where character `n` starts; the size if there are not so many.
+std::size_t offset_of_character(std::string_view text, std::int64_t n);
 void append_utf8(std::int32_t code_point, std::string& out);
 
 /// As str.isspace() of Python.
@@ -102,10 +110,11 @@ Range strip(std::string_view text, Side side, std::optional<std::string_view> ch
 
 /// The parts between separators; `separator` empty: runs of white space, as str.split(None).
 /// `n_max` < 0: no limit on the number of cuts.
-std::vector<Range> split(std::string_view text, std::string_view separator, std::int64_t n_max);
-std::vector<Range> split_from_right(std::string_view text, std::string_view separator,
-                                    std::int64_t n_max);
-std::vector<Range> split_lines(std::string_view text);
+std::vector<Range> split(Budget& budget, std::string_view text, std::string_view separator,
+                         std::int64_t n_max);
+std::vector<Range> split_from_right(Budget& budget, std::string_view text,
+                                    std::string_view separator, std::int64_t n_max);
+std::vector<Range> split_lines(Budget& budget, std::string_view text);
 
 enum class Case { kUpper, kLower, kTitle, kCapitalize, kSwap };
 /// Changes case character by character and keeps each character's mark. kTitle: every word's first

@@ -50,16 +50,15 @@ Obj method_split(Interpreter& in, const Obj& self, const CallArgs& args) {
   if (separator && separator->empty()) fail("empty separator");
   const std::string_view cut = separator ? separator->view() : std::string_view();
   const std::int64_t n_max = params.integer(1, -1);
-  in.budget().bytes(text.size(), text.size());
-  return parts(
-      in.budget(), text,
-      from_right ? split_from_right(text.view(), cut, n_max) : split(text.view(), cut, n_max));
+  return parts(in.budget(), text,
+               from_right ? split_from_right(in.budget(), text.view(), cut, n_max)
+                          : split(in.budget(), text.view(), cut, n_max));
 }
 
 Obj method_splitlines(Interpreter& in, const Obj& self, const CallArgs& args) {
   const Params params("splitlines", args, {"keepends"});
   const Text& text = *self.as_text();
-  std::vector<Range> lines = split_lines(text.view());
+  std::vector<Range> lines = split_lines(in.budget(), text.view());
   if (params.flag(0, false)) {
     for (std::size_t i = 0; i < lines.size(); ++i) {
       lines[i].end = i + 1 < lines.size() ? lines[i + 1].begin : text.size();
@@ -71,15 +70,14 @@ Obj method_splitlines(Interpreter& in, const Obj& self, const CallArgs& args) {
 /// The stretch of a string that the start and end arguments of find() and the like name.
 Range window(const Text& text, const Params& params, std::size_t first) {
   if (!params.get(first) && !params.get(first + 1)) return {0, text.size()};
-  const std::vector<std::size_t> offsets = character_offsets(text.view());
-  const auto n = static_cast<std::int64_t>(offsets.size()) - 1;
+  const auto n = static_cast<std::int64_t>(count_characters(text.view()));
   const auto resolve = [&](std::size_t i, std::int64_t otherwise) {
     const bool given = params.get(i) && !params[i].is_none();
     const std::int64_t value = given ? params.integer(i, otherwise) : otherwise;
     return std::clamp<std::int64_t>(value < 0 ? value + n : value, 0, n);
   };
-  return {offsets[static_cast<std::size_t>(resolve(first, 0))],
-          offsets[static_cast<std::size_t>(resolve(first + 1, n))]};
+  return {offset_of_character(text.view(), resolve(first, 0)),
+          offset_of_character(text.view(), resolve(first + 1, n))};
 }
 
 template <bool at_start>
@@ -156,7 +154,7 @@ Obj method_count(Interpreter& in, const Obj& self, const CallArgs& args) {
   if (range.begin > range.end) return Obj(std::int64_t{0});
   const std::string_view view = text.view().substr(range.begin, range.end - range.begin);
   if (sub->empty()) return Obj(static_cast<std::int64_t>(count_characters(view)) + 1);
-  return Obj(static_cast<std::int64_t>(split(view, sub->view(), -1).size()) - 1);
+  return Obj(static_cast<std::int64_t>(split(in.budget(), view, sub->view(), -1).size()) - 1);
 }
 
 Obj method_join(Interpreter& in, const Obj& self, const CallArgs& args) {

@@ -101,10 +101,14 @@ std::optional<Obj> repeated(Budget& budget, const Obj& a, const Obj& b) {
 
 std::optional<Obj> added(Budget& budget, const Obj& a, const Obj& b) {
   if (a.as_text() && b.as_text()) {
+    const bool is_markup = a.as_text()->is_markup() || b.as_text()->is_markup();
     TextBuilder out(budget);
-    out.append(*a.as_text());
-    out.append(*b.as_text());
-    return Obj(out.take());
+    for (const Text* part : {a.as_text(), b.as_text()}) {
+      out.append(is_markup ? escape_markup(budget, *part) : *part);
+    }
+    Text sum = out.take();
+    if (is_markup) sum.set_markup();
+    return Obj(std::move(sum));
   }
   const Seq* left = a.as_seq();
   const Seq* right = b.as_seq();
@@ -157,16 +161,16 @@ void for_slice(const Bounds& b, Take take) {
 
 Obj slice_text(Budget& budget, const Text& text, const Obj& start, const Obj& stop,
                const Obj& step) {
-  const std::vector<std::size_t> offsets = character_offsets(text.view());
+  const std::string_view view = text.view();
   budget.bytes(text.size(), text.size());
-  const Bounds b = bounds(start, stop, step, static_cast<std::int64_t>(offsets.size()) - 1);
+  const Bounds b = bounds(start, stop, step, static_cast<std::int64_t>(count_characters(view)));
   TextBuilder out(budget);
   if (b.step == 1) {
     if (b.start < b.stop) {
-      out.append(text, offsets[static_cast<std::size_t>(b.start)],
-                 offsets[static_cast<std::size_t>(b.stop)]);
+      out.append(text, offset_of_character(view, b.start), offset_of_character(view, b.stop));
     }
   } else {
+    const std::vector<std::size_t> offsets = character_offsets(budget, view);
     for_slice(b, [&](std::size_t i) { out.append(text, offsets[i], offsets[i + 1]); });
   }
   return Obj(out.take());
@@ -174,13 +178,11 @@ Obj slice_text(Budget& budget, const Text& text, const Obj& start, const Obj& st
 
 Obj item_of_text(Budget& budget, const Text& text, std::int64_t index) {
   budget.bytes(text.size(), text.size());
-  const std::vector<std::size_t> offsets = character_offsets(text.view());
-  const auto n = static_cast<std::int64_t>(offsets.size()) - 1;
-  if (index < 0) index += n;
-  if (index < 0 || index >= n) return Obj::undefined("string index out of range");
-  const auto at = static_cast<std::size_t>(index);
+  if (index < 0) index += static_cast<std::int64_t>(count_characters(text.view()));
+  const std::size_t at = index < 0 ? text.size() : offset_of_character(text.view(), index);
+  if (at == text.size()) return Obj::undefined("string index out of range");
   Text one;
-  one.append(text, offsets[at], offsets[at + 1]);
+  one.append(text, at, character_at(text.view(), at).end);
   return Obj(std::move(one));
 }
 

@@ -59,7 +59,7 @@ Obj attribute_path(Interpreter& interpreter, const Obj& obj, const Obj& path) {
   const Text* text = path.as_text();
   if (!text) return interpreter.subscript(obj, path);
   Obj current = obj;
-  for (const Range& part : split(text->view(), ".", -1)) {
+  for (const Range& part : split(interpreter.budget(), text->view(), ".", -1)) {
     const std::string_view name = text->view().substr(part.begin, part.end - part.begin);
     const bool is_index = !name.empty() && name.size() < 10 &&
                           name.find_first_not_of("0123456789") == std::string_view::npos;
