@@ -72,6 +72,7 @@ class ThreadPool {
   void worker(int thread_idx);
 
   int n_threads_;  // set in the constructor
+  const int spins_before_yield_;
   std::vector<std::thread> workers_;
 
   // A region is announced by raising `generation_`; workers count themselves into `n_done_`.
