@@ -65,6 +65,7 @@ Exit doctor(const DoctorFlags& flags) {
   if (flags.json) {
     print(dump({{"version", KVASIR_VERSION},
                 {"cpu", cpu.brand},
+                {"caches", cpu.caches},
                 {"features", cpu.features},
                 {"simd", {{"active", cpu.active_target}, {"compiled", cpu.compiled_targets}}},
                 {"threads", n_threads},
@@ -78,6 +79,7 @@ Exit doctor(const DoctorFlags& flags) {
   }
   print(fmt::format("version     kvasir {}\n", KVASIR_VERSION));
   print(fmt::format("cpu         {}\n", cpu.brand));
+  print(fmt::format("caches      {}\n", join(cpu.caches)));
   print(fmt::format("features    {}\n", join(cpu.features)));
   print(fmt::format("simd        {} in use (compiled: {})\n", cpu.active_target,
                     join(cpu.compiled_targets)));

@@ -34,6 +34,26 @@ std::string value_after(const std::string& line, std::string_view key) {
   return colon == std::string::npos ? std::string() : line.substr(colon + 2);
 }
 
+/// First line of a file; empty when there is none.
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<std::string> cache_sizes() {
+  std::vector<std::string> caches;
+  for (int i = 0;; ++i) {
+    const std::string index = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    const std::string size = first_line(index + "size");
+    if (size.empty()) return caches;
+    const std::string type = first_line(index + "type");
+    if (type == "Instruction") continue;
+    caches.push_back("L" + first_line(index + "level") + (type == "Data" ? "d " : " ") + size);
+  }
+}
+
 }  // namespace
 
 CpuReport cpu_report() {
@@ -56,6 +76,7 @@ CpuReport cpu_report() {
     }
   }
   if (report.brand.empty()) report.brand = "unknown CPU";
+  report.caches = cache_sizes();
   report.compiled_targets = target_names(HWY_TARGETS);
   const auto usable = target_names(HWY_TARGETS & hwy::SupportedTargets());
   report.active_target = usable.empty() ? "none" : usable.front();
