@@ -9,6 +9,7 @@ if(KVASIR_WERROR)
   target_compile_options(kvasir_flags INTERFACE -Werror)
 endif()
 if(KVASIR_SANITIZE)
+  target_compile_definitions(kvasir_flags INTERFACE KVASIR_FEW_TARGETS)
   target_compile_options(kvasir_flags INTERFACE -fsanitize=${KVASIR_SANITIZE}
                                                 -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(kvasir_flags INTERFACE -fsanitize=${KVASIR_SANITIZE})
