@@ -22,7 +22,7 @@
 #include "simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "attention_bench.cc"
+#define HWY_TARGET_INCLUDE "../bench/attention_bench.cc"
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
