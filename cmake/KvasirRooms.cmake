@@ -1,9 +1,11 @@
-# kvasir_room(): one static library per room under src/; kvasir_room_test(): one test binary per room.
+# kvasir_room(): one static library per room under src/.
+# kvasir_room_test(): one test binary per room.
 
 add_library(kvasir_flags INTERFACE)
 target_compile_options(kvasir_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                                               -fno-math-errno)
-# Float results must not depend on the compiler's choice to fuse a*b+c; kernels that want an FMA say so.
+# Float results must not depend on the compiler's choice to fuse a*b+c; kernels that want an FMA
+# say so.
 target_compile_options(kvasir_flags INTERFACE -ffp-contract=off)
 if(KVASIR_WERROR)
   target_compile_options(kvasir_flags INTERFACE -Werror)
@@ -19,8 +21,8 @@ function(kvasir_room name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
   if(KVASIR_SANITIZE)
-    # UBSan and variable tracking turn fully unrolled kernels into half an hour of compiling; ASan and
-    # TSan stay on.
+    # UBSan and variable tracking turn fully unrolled kernels into half an hour of compiling; ASan
+    # and TSan stay on.
     set(kernels ${sources})
     list(FILTER kernels INCLUDE REGEX "/(kernel|matmul_[a-z0-9]+)\\.cc$")
     set_source_files_properties(${kernels} PROPERTIES

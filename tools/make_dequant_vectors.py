@@ -12,12 +12,38 @@ import sys
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
-TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-         "Q6_K", "IQ4_NL", "IQ4_XS"]
+TYPES = [
+    "F32",
+    "F16",
+    "BF16",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q2_K",
+    "Q3_K",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+    "IQ4_NL",
+    "IQ4_XS",
+]
 # Byte offsets of the f16 fields within a block.
-F16_FIELDS = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
-              "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0],
-              "IQ4_XS": [0]}
+F16_FIELDS = {
+    "Q4_0": [0],
+    "Q4_1": [0, 2],
+    "Q5_0": [0],
+    "Q5_1": [0, 2],
+    "Q8_0": [0],
+    "Q2_K": [80, 82],
+    "Q3_K": [108],
+    "Q4_K": [0, 2],
+    "Q5_K": [0, 2],
+    "Q6_K": [208],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
+}
 N_VALUES = 512
 
 
@@ -40,10 +66,16 @@ def main() -> None:
             for i in range(n_blocks):
                 for field in F16_FIELDS[name]:
                     scale = np.float16(rng.standard_normal() * 10.0 ** rng.integers(-7, 4))
-                    blocks[i, field:field + 2] = np.frombuffer(scale.tobytes(), np.uint8)
+                    blocks[i, field : field + 2] = np.frombuffer(scale.tobytes(), np.uint8)
             raw = blocks.reshape(-1)
-        values = dequantize(raw.view(np.float32) if name == "F32" else
-                            raw.view(np.float16) if name == "F16" else raw, kind)
+        values = dequantize(
+            (
+                raw.view(np.float32)
+                if name == "F32"
+                else raw.view(np.float16) if name == "F16" else raw
+            ),
+            kind,
+        )
         values = np.asarray(values, np.float32).reshape(-1)
         assert values.size == N_VALUES and np.isfinite(values).all(), name
         out += struct.pack("<III", int(kind), N_VALUES, raw.size) + raw.tobytes() + values.tobytes()

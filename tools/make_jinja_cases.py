@@ -7,6 +7,7 @@ trim_blocks and lstrip_blocks, loop controls, a plain json.dumps as `tojson`, `r
 
     python tools/make_jinja_cases.py tests/data        (needs jinja2 >= 3.1)
 """
+
 import datetime
 import json
 import pathlib
@@ -41,8 +42,9 @@ class Generation(jinja2.ext.Extension):
 
 def environment():
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
-                          sort_keys=sort_keys)
+        return json.dumps(
+            x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
 
     def raise_exception(message):
         raise Raised(message)
@@ -51,8 +53,8 @@ def environment():
         return datetime.datetime.fromtimestamp(NOW, datetime.timezone.utc).strftime(form)
 
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True,
-        extensions=[jinja2.ext.loopcontrols, Generation])
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, Generation]
+    )
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = strftime_now
@@ -74,8 +76,14 @@ def feature_cases():
     for group, sources in jinja_cases.CASES.items():
         for entry in sources:
             source, variables = entry if isinstance(entry, tuple) else (entry, {})
-            cases.append({"group": group, "source": source, "variables": variables,
-                          **render(source, {**jinja_cases.SHARED, **variables})})
+            cases.append(
+                {
+                    "group": group,
+                    "source": source,
+                    "variables": variables,
+                    **render(source, {**jinja_cases.SHARED, **variables}),
+                }
+            )
     return {"now": NOW, "shared": jinja_cases.SHARED, "cases": cases}
 
 
@@ -84,18 +92,30 @@ def conversation_cases(folder):
     for path in sorted(folder.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")
         for name, variables in jinja_cases.CONVERSATIONS.items():
-            cases.append({"template": path.name, "conversation": name,
-                          **render(source, {"tools": None, "documents": None,
-                                            **jinja_cases.SPECIALS, **variables})})
-    return {"now": NOW, "specials": jinja_cases.SPECIALS,
-            "conversations": jinja_cases.CONVERSATIONS, "cases": cases}
+            cases.append(
+                {
+                    "template": path.name,
+                    "conversation": name,
+                    **render(
+                        source,
+                        {"tools": None, "documents": None, **jinja_cases.SPECIALS, **variables},
+                    ),
+                }
+            )
+    return {
+        "now": NOW,
+        "specials": jinja_cases.SPECIALS,
+        "conversations": jinja_cases.CONVERSATIONS,
+        "cases": cases,
+    }
 
 
 def main():
     data = pathlib.Path(sys.argv[1])
-    for name, content in [("jinja_cases.json", feature_cases()),
-                          ("chat_template_cases.json",
-                           conversation_cases(data / "chat_templates"))]:
+    for name, content in [
+        ("jinja_cases.json", feature_cases()),
+        ("chat_template_cases.json", conversation_cases(data / "chat_templates")),
+    ]:
         text = json.dumps(content, indent=1, ensure_ascii=True)
         (data / name).write_text(text + "\n", encoding="utf-8")
         n_errors = sum("expected" not in case for case in content["cases"])

@@ -56,7 +56,7 @@ void print_markdown(const Setting& setting, const std::vector<eval::ThroughputRo
   print("| model | weights | params | threads | type_k | type_v | test | t/s | median t/s |\n");
   print("| --- | ---: | ---: | ---: | --- | --- | --- | ---: | ---: |\n");
   for (const eval::ThroughputRow& row : rows) {
-    print(fmt::format("| {} | {} | {:.1f} M | {} | {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} |\n",
+    print(fmt::format("| {} | {} | {:.1f} M | {} | {} | {} | {} | {:.2f} +- {:.2f} | {:.2f} |\n",
                       setting.type, format_bytes(setting.size), setting.n_params / 1e6,
                       setting.n_threads, setting.codec_k, setting.codec_v, row.test_name(),
                       row.mean_rate(), row.deviation_rate(), row.median_rate()));

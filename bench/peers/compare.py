@@ -8,6 +8,7 @@ PEER.py is the measuring script for llama-cpp-python (subcommands bench-prefill 
 JSON line per figure); PY a Python that has the package, built natively. Each round runs one Kvasir
 process and one peer process per kind of row, so drift of the machine meets both.
 """
+
 import argparse
 import json
 import statistics
@@ -15,15 +16,36 @@ import subprocess
 
 
 def run_json_lines(command):
-    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    )
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def kvasir_rates(args):
-    command = [args.kvasir, "bench", "-m", args.model, "-t", str(args.threads), "-p", str(args.prompt),
-               "-n", str(args.generate), "-d", args.depths, "-r", str(args.repetitions), "-o", "json",
-               "--kv-type", args.kv_type]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    command = [
+        args.kvasir,
+        "bench",
+        "-m",
+        args.model,
+        "-t",
+        str(args.threads),
+        "-p",
+        str(args.prompt),
+        "-n",
+        str(args.generate),
+        "-d",
+        args.depths,
+        "-r",
+        str(args.repetitions),
+        "-o",
+        "json",
+        "--kv-type",
+        args.kv_type,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    )
     rates, cpu = {}, ""
     for row in json.loads(done.stdout):
         kind = "prefill" if row["n_prompt"] else "decode"
@@ -33,22 +55,36 @@ def kvasir_rates(args):
 
 
 def peer_rates(args):
-    common = ["--model", args.model, "--configs", f"{args.kv_type}:on", "--threads", str(args.threads),
-              "--reps", str(args.repetitions)]
+    common = [
+        "--model",
+        args.model,
+        "--configs",
+        f"{args.kv_type}:on",
+        "--threads",
+        str(args.threads),
+        "--reps",
+        str(args.repetitions),
+    ]
     peer = [args.peer_python, args.peer_script]
     depths = [int(depth) for depth in args.depths.split(",")]
     rates = {}
-    for row in run_json_lines([*peer, "bench-decode", *common, "--depths", args.depths, "--gen", str(args.generate)]):
+    for row in run_json_lines(
+        [*peer, "bench-decode", *common, "--depths", args.depths, "--gen", str(args.generate)]
+    ):
         rates["decode", row["depth"]] = row["tok_s"]["median"]
     for depth in depths:
         at = ["--at-depth", str(depth)] if depth else []
-        for row in run_json_lines([*peer, "bench-prefill", *common, "--sizes", str(args.prompt), *at]):
+        for row in run_json_lines(
+            [*peer, "bench-prefill", *common, "--sizes", str(args.prompt), *at]
+        ):
             rates["prefill", depth] = row["tok_s"]["median"]
     return rates
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--peer-script", required=True)
     parser.add_argument("--peer-python", default="python3")
@@ -71,8 +107,10 @@ def main():
         for row, rate in peer_rates(args).items():
             theirs.setdefault(row, []).append(rate)
 
-    print(f"{cpu}, {args.threads} threads, {args.kv_type} KV, {args.rounds} rounds of {args.repetitions}, "
-          f"{args.model.rsplit('/', 1)[-1]}\n")
+    print(
+        f"{cpu}, {args.threads} threads, {args.kv_type} KV, {args.rounds} rounds of {args.repetitions}, "
+        f"{args.model.rsplit('/', 1)[-1]}\n"
+    )
     print("| row | Kvasir tokens/s | llama.cpp tokens/s | ratio (min .. median .. max of rounds) |")
     print("| --- | ---: | ---: | ---: |")
     figures = []
@@ -80,10 +118,19 @@ def main():
         ratios = sorted(a / b for a, b in zip(ours[row], theirs[row]))
         mine, peer = statistics.median(ours[row]), statistics.median(theirs[row])
         size = args.prompt if row[0] == "prefill" else args.generate
-        print(f"| {row[0]} {size} at depth {row[1]} | {mine:.1f} | {peer:.1f} | "
-              f"{ratios[0]:.2f} .. **{statistics.median(ratios):.2f}** .. {ratios[-1]:.2f} |")
-        figures.append({"kind": row[0], "depth": row[1], "kvasir": ours[row], "llama.cpp": theirs[row],
-                        "ratios": ratios})
+        print(
+            f"| {row[0]} {size} at depth {row[1]} | {mine:.1f} | {peer:.1f} | "
+            f"{ratios[0]:.2f} .. **{statistics.median(ratios):.2f}** .. {ratios[-1]:.2f} |"
+        )
+        figures.append(
+            {
+                "kind": row[0],
+                "depth": row[1],
+                "kvasir": ours[row],
+                "llama.cpp": theirs[row],
+                "ratios": ratios,
+            }
+        )
     if args.json:
         with open(args.json, "w", encoding="ascii") as file:
             json.dump({"cpu": cpu, "threads": args.threads, "rows": figures}, file, indent=1)

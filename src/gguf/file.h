@@ -53,7 +53,7 @@ class Array {
   friend class Parser;
   ValueType element_type_ = ValueType::kUint8;
   std::size_t size_ = 0;
-  std::span<const std::uint8_t> payload_;       // fixed-size elements, unaligned
+  std::span<const std::uint8_t> payload_;  // fixed-size elements, unaligned
   // Of each string's length field within payload_. A string ends where the next one's field begins,
   // so a length is never read twice from a file that someone might be writing to.
   std::vector<std::uint64_t> string_offsets_;
@@ -71,7 +71,7 @@ struct TensorInfo {
   std::uint32_t n_dims = 1;
   /// Extents, innermost (contiguous) first, as the file has them; unused ones are 1.
   std::array<std::uint64_t, 4> shape{1, 1, 1, 1};
-  std::uint64_t file_offset = 0;               ///< bytes from the start of the file
+  std::uint64_t file_offset = 0;  ///< bytes from the start of the file
   std::span<const std::uint8_t> data;
 
   std::uint64_t n_values() const { return shape[0] * shape[1] * shape[2] * shape[3]; }

@@ -14,8 +14,8 @@ namespace kvasir::model {
 enum class Activation : std::uint8_t { kSilu, kGelu };
 
 struct ModelConfig {
-  std::string architecture;   ///< "llama", "qwen3", "gemma3", ...
-  std::string name;           ///< general.name, may be empty
+  std::string architecture;  ///< "llama", "qwen3", "gemma3", ...
+  std::string name;          ///< general.name, may be empty
   int n_layers = 0;
   int n_embd = 0;
   int n_heads = 0;
@@ -38,9 +38,9 @@ struct ModelConfig {
   bool fused_qkv = false;            ///< one attn_qkv tensor (phi3)
   bool fused_gate_up = false;        ///< one ffn_up tensor holding gate then up (phi3)
 
-  int window = 0;                    ///< of the sliding-window layers; 0: none
-  std::vector<bool> is_window_layer; ///< [n_layers]
-  std::vector<bool> is_rope_layer;   ///< [n_layers]; false: positions are not encoded (smollm3)
+  int window = 0;                     ///< of the sliding-window layers; 0: none
+  std::vector<bool> is_window_layer;  ///< [n_layers]
+  std::vector<bool> is_rope_layer;    ///< [n_layers]; false: positions are not encoded (smollm3)
   /// Rope per layer kind: [0] full attention, [1] sliding window (gemma3's local base).
   RopeTable rope[2];
 

@@ -35,9 +35,10 @@ enum class RopePairing : std::uint8_t {
 /// Rotary position embedding with precomputed inverse frequencies.
 struct RopeTable {
   RopePairing pairing = RopePairing::kNeighbours;
-  int n_rotated = 0;                 ///< leading elements of a head that turn; a multiple of 2
-  std::vector<double> inverse_frequency;  ///< [n_rotated / 2], scaling (linear, YaRN, Llama 3) included
-  float magnitude = 1.0f;            ///< YaRN's attention factor, on cos and sin
+  int n_rotated = 0;  ///< leading elements of a head that turn; a multiple of 2
+  std::vector<double>
+      inverse_frequency;   ///< [n_rotated / 2], scaling (linear, YaRN, Llama 3) included
+  float magnitude = 1.0f;  ///< YaRN's attention factor, on cos and sin
 };
 
 /// Cosines and sines of one position. Shapes: cos, sin [n_rotated / 2].

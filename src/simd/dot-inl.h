@@ -128,8 +128,8 @@ HWY_INLINE auto MulPairs(Bytes u8, Bytes s8) {
 }
 using VI16 = decltype(MulPairs(Bytes(), Bytes()));
 
-// Keeps a running sum a running sum: GCC turns a chain of integer adds into a tree and spills all its
-// leaves (measured: 1.5x slower).
+// Keeps a running sum a running sum: GCC turns a chain of integer adds into a tree and spills all
+// its leaves (measured: 1.5x slower).
 template <class V>
 HWY_INLINE V KeepOrder(V v) {
 #if HWY_COMPILER_GCC_ACTUAL

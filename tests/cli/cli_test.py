@@ -1,4 +1,5 @@
 """Subcommands, their JSON, their messages and exit codes, on the 260K-parameter model."""
+
 import json
 import os
 import signal
@@ -7,8 +8,19 @@ import tempfile
 import time
 import unittest
 
-from support import (BINARY, DATA, DOES_NOT_FIT, ERROR, INTERRUPTED, INVALID_MODEL, OK, STORIES, USAGE,
-                     kvasir, kvasir_json)
+from support import (
+    BINARY,
+    DATA,
+    DOES_NOT_FIT,
+    ERROR,
+    INTERRUPTED,
+    INVALID_MODEL,
+    OK,
+    STORIES,
+    USAGE,
+    kvasir,
+    kvasir_json,
+)
 
 M = ("-m", STORIES)
 REFERENCE = json.loads((DATA / "stories260k" / "stories260K.reference.json").read_text())
@@ -17,7 +29,9 @@ REFERENCE_IDS = REFERENCE["ids"][1:]  # the first is BOS
 
 class Run(unittest.TestCase):
     def test_json_has_what_the_contract_says(self):
-        got = kvasir_json("run", *M, "--raw", "-p", "Once upon a time", "-n", 20, "--temp", 0, "--json")
+        got = kvasir_json(
+            "run", *M, "--raw", "-p", "Once upon a time", "-n", 20, "--temp", 0, "--json"
+        )
         for key in ("text", "ids", "usage", "timings", "memory", "finish_reason", "prompt_ids"):
             self.assertIn(key, got)
         self.assertEqual(len(got["ids"]), 20)
@@ -31,8 +45,22 @@ class Run(unittest.TestCase):
 
     def test_greedy_ids_equal_the_reference_for_every_kv_type_that_can(self):
         for kv_type in ("f32", "f16"):
-            got = kvasir_json("run", *M, "--ids", "1", "-n", 220, "--temp", 0, "--json", "--act", "f32",
-                              "--kv-type", kv_type, "--ignore-eos")
+            got = kvasir_json(
+                "run",
+                *M,
+                "--ids",
+                "1",
+                "-n",
+                220,
+                "--temp",
+                0,
+                "--json",
+                "--act",
+                "f32",
+                "--kv-type",
+                kv_type,
+                "--ignore-eos"
+            )
             if kv_type == "f32":
                 self.assertEqual(got["ids"], REFERENCE_IDS)
             self.assertEqual(len(got["ids"]), 220)
@@ -47,7 +75,10 @@ class Run(unittest.TestCase):
 
     def test_the_same_seed_gives_the_same_text(self):
         def one(seed):
-            return kvasir_json("run", *M, "--raw", "-p", "Once", "-n", 30, "--seed", seed, "--json")["ids"]
+            return kvasir_json(
+                "run", *M, "--raw", "-p", "Once", "-n", 30, "--seed", seed, "--json"
+            )["ids"]
+
         self.assertEqual(one(1), one(1))
         self.assertNotEqual(one(1), one(2))
 
@@ -55,12 +86,21 @@ class Run(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write("Once upon a time")
             file.flush()
-            from_file = kvasir_json("run", *M, "--raw", "-f", file.name, "-n", 5, "--temp", 0, "--json")
-        from_flag = kvasir_json("run", *M, "--raw", "-p", "Once upon a time", "-n", 5, "--temp", 0, "--json")
-        from_pipe = kvasir_json("run", *M, "--raw", "-n", 5, "--temp", 0, "--json", stdin="Once upon a time")
-        from_dash = kvasir_json("run", *M, "--raw", "-f", "-", "-n", 5, "--temp", 0, "--json",
-                                stdin="Once upon a time")
-        from_words = kvasir_json("run", *M, "--raw", "-n", 5, "--temp", 0, "--json", "Once", "upon", "a", "time")
+            from_file = kvasir_json(
+                "run", *M, "--raw", "-f", file.name, "-n", 5, "--temp", 0, "--json"
+            )
+        from_flag = kvasir_json(
+            "run", *M, "--raw", "-p", "Once upon a time", "-n", 5, "--temp", 0, "--json"
+        )
+        from_pipe = kvasir_json(
+            "run", *M, "--raw", "-n", 5, "--temp", 0, "--json", stdin="Once upon a time"
+        )
+        from_dash = kvasir_json(
+            "run", *M, "--raw", "-f", "-", "-n", 5, "--temp", 0, "--json", stdin="Once upon a time"
+        )
+        from_words = kvasir_json(
+            "run", *M, "--raw", "-n", 5, "--temp", 0, "--json", "Once", "upon", "a", "time"
+        )
         for other in (from_file, from_pipe, from_dash, from_words):
             self.assertEqual(from_flag["prompt_ids"], other["prompt_ids"])
             self.assertEqual(from_flag["ids"], other["ids"])
@@ -69,21 +109,55 @@ class Run(unittest.TestCase):
         self.assertEqual(both["prompt_ids"], expected)
 
     def test_stop_strings_end_the_text(self):
-        whole = kvasir_json("run", *M, "--raw", "-p", "Once upon a time", "-n", 60, "--temp", 0, "--json")
+        whole = kvasir_json(
+            "run", *M, "--raw", "-p", "Once upon a time", "-n", 60, "--temp", 0, "--json"
+        )
         stop = whole["text"][15:22]
-        cut = kvasir_json("run", *M, "--raw", "-p", "Once upon a time", "-n", 60, "--temp", 0, "--json",
-                          "--stop", stop)
+        cut = kvasir_json(
+            "run",
+            *M,
+            "--raw",
+            "-p",
+            "Once upon a time",
+            "-n",
+            60,
+            "--temp",
+            0,
+            "--json",
+            "--stop",
+            stop
+        )
         self.assertEqual(cut["finish_reason"], "stop")
         self.assertEqual(cut["text"], whole["text"].split(stop)[0])
 
     def test_layouts_threads_and_batches_give_the_same_text(self):
         def one(*flags):
-            return kvasir_json("run", *M, "--raw", "-p", "Once upon a time " * 20, "-n", 24, "--temp", 0,
-                               "--json", *flags)["ids"]
+            return kvasir_json(
+                "run",
+                *M,
+                "--raw",
+                "-p",
+                "Once upon a time " * 20,
+                "-n",
+                24,
+                "--temp",
+                0,
+                "--json",
+                *flags
+            )["ids"]
+
         expected = one()
-        for flags in (("--page-tokens", "16"), ("--page-tokens", "512"), ("--page-tokens", "contiguous"),
-                      ("--kv-heads", "interleaved"), ("--kv-pool", "per-layer"), ("-t", "1"), ("-t", "3"),
-                      ("-b", "1"), ("-b", "7")):
+        for flags in (
+            ("--page-tokens", "16"),
+            ("--page-tokens", "512"),
+            ("--page-tokens", "contiguous"),
+            ("--kv-heads", "interleaved"),
+            ("--kv-pool", "per-layer"),
+            ("-t", "1"),
+            ("-t", "3"),
+            ("-b", "1"),
+            ("-b", "7"),
+        ):
             self.assertEqual(one(*flags), expected, flags)
 
     def test_memory_is_printed_by_owner(self):
@@ -92,9 +166,25 @@ class Run(unittest.TestCase):
             self.assertIn(word, done.stderr)
 
     def test_ctrl_c_stops_and_keeps_the_text(self):
-        process = subprocess.Popen([BINARY, "run", *map(str, M), "--raw", "-p", "Once", "-n", "100000", "--json",
-                                    "-c", "200000", "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [
+                BINARY,
+                "run",
+                *map(str, M),
+                "--raw",
+                "-p",
+                "Once",
+                "-n",
+                "100000",
+                "--json",
+                "-c",
+                "200000",
+                "--ignore-eos",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
         time.sleep(1.5)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
@@ -104,8 +194,12 @@ class Run(unittest.TestCase):
         self.assertTrue(got["ids"])
 
     def test_a_closed_pipe_ends_quietly(self):
-        process = subprocess.Popen([BINARY, "run", *map(str, M), "--raw", "-p", "Once", "-n", "400"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [BINARY, "run", *map(str, M), "--raw", "-p", "Once", "-n", "400"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+        )
         process.stdout.close()
         error = process.stderr.read()
         process.stderr.close()
@@ -124,14 +218,28 @@ class Usage(unittest.TestCase):
 
     def test_bad_flags_are_usage_errors_that_name_the_flag(self):
         raw = ("run", *M, "--raw", "-p", "x")
-        for flags, says in ((("--temp", "-1"), "temp"), (("--temp", "nan"), "temp"), (("--top-k", "-3"), "top-k"),
-                            (("--top-p", "0"), "top-p"), (("--top-p", "1.1"), "top-p"), (("--min-p", "2"), "min-p"),
-                            (("-n", "-5"), "n-predict"), (("-t", "-1"), "threads"), (("-b", "0"), "batch"),
-                            (("-c", "-1"), "context"), (("--kv-type", "q9"), "--kv-type"), (("--act", "f8"), "--act"),
-                            (("--page-tokens", "48"), "--page-tokens"), (("--kv-budget", "lots"), "--kv-budget"),
-                            (("--seed", "-2"), "seed"), (("--logit-bias", "abc"), "logit-bias"),
-                            (("--logit-bias", "99999+1"), "logit-bias"), (("--stop", ""), "stop"),
-                            (("--no-such-flag",), "no-such-flag"), (("-n", "x"), "-n")):
+        for flags, says in (
+            (("--temp", "-1"), "temp"),
+            (("--temp", "nan"), "temp"),
+            (("--top-k", "-3"), "top-k"),
+            (("--top-p", "0"), "top-p"),
+            (("--top-p", "1.1"), "top-p"),
+            (("--min-p", "2"), "min-p"),
+            (("-n", "-5"), "n-predict"),
+            (("-t", "-1"), "threads"),
+            (("-b", "0"), "batch"),
+            (("-c", "-1"), "context"),
+            (("--kv-type", "q9"), "--kv-type"),
+            (("--act", "f8"), "--act"),
+            (("--page-tokens", "48"), "--page-tokens"),
+            (("--kv-budget", "lots"), "--kv-budget"),
+            (("--seed", "-2"), "seed"),
+            (("--logit-bias", "abc"), "logit-bias"),
+            (("--logit-bias", "99999+1"), "logit-bias"),
+            (("--stop", ""), "stop"),
+            (("--no-such-flag",), "no-such-flag"),
+            (("-n", "x"), "-n"),
+        ):
             self.refused(USAGE, *raw, *flags, says=says)
 
     def test_missing_things(self):
@@ -143,13 +251,17 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, "run", *M, "--ids", "1,x", says="ids")
         self.refused(USAGE, "run", *M, "--ids", "1,-2", says="ids")
         self.refused(USAGE, "run", *M, "--ids", "1,100000", says="token")
-        self.refused(USAGE, "eval", "logits", *M, "--ids", "1,2", "--positions", "5", says="positions")
+        self.refused(
+            USAGE, "eval", "logits", *M, "--ids", "1,2", "--positions", "5", says="positions"
+        )
         self.refused(USAGE, "eval", says="ubcommand")
         self.refused(USAGE, "bench", *M, "-r", "0", says="repetitions")
 
     def test_no_model_says_how_to_get_one(self):
         with tempfile.TemporaryDirectory() as home:
-            done = kvasir("run", "-p", "x", env={"HOME": home, "XDG_CACHE_HOME": home, "KVASIR_MODEL": ""})
+            done = kvasir(
+                "run", "-p", "x", env={"HOME": home, "XDG_CACHE_HOME": home, "KVASIR_MODEL": ""}
+            )
         self.assertEqual(done.returncode, USAGE)
         self.assertIn(b"make run", done.stderr)
 
@@ -173,7 +285,9 @@ class Tokenize(unittest.TestCase):
         self.assertEqual(lines[0], ids)
         self.assertEqual(lines[2], [])
         self.assertEqual(len(lines), 3)
-        self.assertEqual(kvasir_json("tokenize", *M, "--add-special", stdin="Once upon a time"), [1] + ids)
+        self.assertEqual(
+            kvasir_json("tokenize", *M, "--add-special", stdin="Once upon a time"), [1] + ids
+        )
         self.assertEqual(kvasir_json("tokenize", *M, "--parse-special", stdin="</s>"), [2])
         self.assertNotIn(2, kvasir_json("tokenize", *M, stdin="</s>"))
         self.assertEqual(kvasir_json("tokenize", *M, stdin=""), [])
@@ -208,15 +322,19 @@ class Others(unittest.TestCase):
 
     def test_eval_logits_equal_the_reference(self):
         first = REFERENCE["full_logits_step0"]
-        got = kvasir_json("eval", "logits", *M, "--ids", "1", "--act", "f32", "--kv-type", "f32", "--json")
+        got = kvasir_json(
+            "eval", "logits", *M, "--ids", "1", "--act", "f32", "--kv-type", "f32", "--json"
+        )
         self.assertEqual(len(got["logits"]), 1)
         worst = max(abs(a - b) for a, b in zip(got["logits"][0], first))
         self.assertLessEqual(worst, 1e-3)
         self.assertEqual(len(got["logits"][0]), len(first))
 
     def test_eval_ppl(self):
-        text = ("Once upon a time there was a little girl named Lily. She liked to play. " * 40)
-        got = kvasir_json("eval", "ppl", *M, "-f", "-", "-c", 128, "--chunks", 3, "--json", stdin=text)
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        got = kvasir_json(
+            "eval", "ppl", *M, "-f", "-", "-c", 128, "--chunks", 3, "--json", stdin=text
+        )
         self.assertEqual(got["n_chunks"], 3)
         self.assertEqual(got["n_scored"], 3 * (128 - 1 - 64))
         self.assertGreater(got["perplexity"], 1)
@@ -225,7 +343,9 @@ class Others(unittest.TestCase):
         self.assertEqual(short.returncode, USAGE)
 
     def test_bench_json_and_markdown(self):
-        rows = kvasir_json("bench", *M, "-p", "16", "-n", "4", "-d", "0,32", "-r", "2", "-o", "json")
+        rows = kvasir_json(
+            "bench", *M, "-p", "16", "-n", "4", "-d", "0,32", "-r", "2", "-o", "json"
+        )
         self.assertEqual([row["test"] for row in rows], ["pp16", "tg4", "pp16 @ d32", "tg4 @ d32"])
         for row in rows:
             self.assertEqual(len(row["samples_ts"]), 2)
@@ -234,7 +354,9 @@ class Others(unittest.TestCase):
         self.assertIn("| pp16 |", done.stdout.decode())
 
     def test_bench_without_the_cache(self):
-        got = kvasir_json("bench", *M, "--no-kv-cache", "--lengths", "16,64", "-r", "1", "-o", "json")
+        got = kvasir_json(
+            "bench", *M, "--no-kv-cache", "--lengths", "16,64", "-r", "1", "-o", "json"
+        )
         self.assertEqual([row["n_tokens"] for row in got["rows"]], [16, 64])
         for row in got["rows"]:
             self.assertLess(row["cached_multiply_adds"], row["recomputed_multiply_adds"])

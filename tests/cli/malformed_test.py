@@ -1,11 +1,14 @@
 """Every malformed GGUF file: a clean answer, exit code 3 where it must be refused, bounded memory."""
+
 import json
 import subprocess
 import unittest
 
 from support import BINARY, DATA, INVALID_MODEL, OK, kvasir
 
-FILES = [json.loads(line) for line in (DATA / "gguf_malformed" / "index.jsonl").read_text().splitlines()]
+FILES = [
+    json.loads(line) for line in (DATA / "gguf_malformed" / "index.jsonl").read_text().splitlines()
+]
 TIMEOUT_S = 60
 
 
@@ -45,23 +48,42 @@ class Malformed(unittest.TestCase):
     def test_hostile_templates_end(self):
         for name in ("s37_template_ssti", "s38_template_unclosed", "s39_template_loop"):
             with self.subTest(file=name):
-                done = kvasir("tokenize", "-m", DATA / "gguf_malformed" / (name + ".gguf"), "--chat",
-                              stdin='[{"role":"user","content":"hi"}]', timeout=TIMEOUT_S)
+                done = kvasir(
+                    "tokenize",
+                    "-m",
+                    DATA / "gguf_malformed" / (name + ".gguf"),
+                    "--chat",
+                    stdin='[{"role":"user","content":"hi"}]',
+                    timeout=TIMEOUT_S,
+                )
                 self.assertGreaterEqual(done.returncode, 0)
                 self.assertLessEqual(done.returncode, 4)
 
     def test_memory_is_bounded(self):
         if is_sanitized():
-            print("skipped: peak memory is measured on the release binary (a sanitizer adds its own)")
+            print(
+                "skipped: peak memory is measured on the release binary (a sanitizer adds its own)"
+            )
             return
-        code = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, "
-                "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
-                "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+        code = (
+            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, "
+            "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        )
         for entry in FILES:
             path = DATA / "gguf_malformed" / entry["file"]
             for args in self.commands(entry, path):
-                peak = int(subprocess.run(["python3", "-c", code, BINARY, *map(str, args)], capture_output=True,
-                                          check=True, timeout=TIMEOUT_S).stdout) * 1024
+                peak = (
+                    int(
+                        subprocess.run(
+                            ["python3", "-c", code, BINARY, *map(str, args)],
+                            capture_output=True,
+                            check=True,
+                            timeout=TIMEOUT_S,
+                        ).stdout
+                    )
+                    * 1024
+                )
                 self.assertLessEqual(peak, 4 * entry["size"] + (64 << 20), (entry["file"], args[0]))
 
 

@@ -1,4 +1,5 @@
 """What the command-line tests share: running the binary and reading its answers."""
+
 import json
 import os
 import pathlib
@@ -17,8 +18,13 @@ def kvasir(*args, stdin=None, timeout=300, env=None):
     if isinstance(stdin, str):
         stdin = stdin.encode()
     environment = dict(os.environ, **(env or {}))
-    return subprocess.run([BINARY, *map(str, args)], input=stdin or b"", capture_output=True,
-                          timeout=timeout, env=environment)
+    return subprocess.run(
+        [BINARY, *map(str, args)],
+        input=stdin or b"",
+        capture_output=True,
+        timeout=timeout,
+        env=environment,
+    )
 
 
 def kvasir_json(*args, **kwargs):
