@@ -2,7 +2,8 @@
 """Writes tests/data/dequant_vectors.bin: random GGUF weight blocks of 15 types and their values.
 
 The oracle is the `gguf` package (pip install gguf numpy). Run: tools/make_dequant_vectors.py OUT
-Layout, little-endian: "DQV1", u32 entries; each entry: u32 type, u32 n_values, u32 n_bytes, the bytes,
+Layout, little-endian: "DQV1", u32 entries; each entry: u32 type, u32 n_values, u32 n_bytes, the
+bytes,
 n_values f32.
 """
 

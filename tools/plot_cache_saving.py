@@ -65,7 +65,8 @@ def panel(left, title, unit, rows, cached_key, recomputed_key):
         out.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2.5"/>')
         for row in rows:
             out.append(
-                f'<circle cx="{x_of(row["n_tokens"]):.1f}" cy="{y_of(row[key]):.1f}" r="3.5" fill="{color}"/>'
+                f'<circle cx="{x_of(row["n_tokens"]):.1f}" cy="{y_of(row[key]):.1f}" '
+                f'r="3.5" fill="{color}"/>'
             )
         last = rows[-1]
         out.append(

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Kvasir and llama.cpp on the same file, process by process in turn, and the ratio with its spread.
 
-  compare.py --model M --peer-script PEER.py --peer-python PY [--kvasir build/release/bin/kvasir]
-             [--prompt 512] [--generate 64] [--depths 0,4096] [--threads 2] [--rounds 5] [--json OUT]
+  compare.py --model M --peer-script PEER.py --peer-python PY
+             [--kvasir build/release/bin/kvasir] [--prompt 512] [--generate 64] [--depths 0,4096] [--threads 2] [--rounds 5] [--json OUT]
 
 PEER.py is the measuring script for llama-cpp-python (subcommands bench-prefill and bench-decode, one
 JSON line per figure); PY a Python that has the package, built natively. Each round runs one Kvasir
@@ -108,7 +108,8 @@ def main():
             theirs.setdefault(row, []).append(rate)
 
     print(
-        f"{cpu}, {args.threads} threads, {args.kv_type} KV, {args.rounds} rounds of {args.repetitions}, "
+        f"{cpu}, {args.threads} threads, {args.kv_type} KV, "
+        f"{args.rounds} rounds of {args.repetitions}, "
         f"{args.model.rsplit('/', 1)[-1]}\n"
     )
     print("| row | Kvasir tokens/s | llama.cpp tokens/s | ratio (min .. median .. max of rounds) |")

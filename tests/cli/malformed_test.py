@@ -1,4 +1,4 @@
-"""Every malformed GGUF file: a clean answer, exit code 3 where it must be refused, bounded memory."""
+"""Every malformed GGUF file: a clean answer, exit code 3 where refused, bounded memory."""
 
 import json
 import subprocess
@@ -13,7 +13,8 @@ TIMEOUT_S = 60
 
 
 def is_sanitized():
-    return b"__asan_init" in open(BINARY, "rb").read()
+    with open(BINARY, "rb") as file:
+        return b"__asan_init" in file.read()
 
 
 class Malformed(unittest.TestCase):
@@ -66,7 +67,8 @@ class Malformed(unittest.TestCase):
             )
             return
         code = (
-            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, "
+            "import resource, subprocess, sys; "
+            "subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, "
             "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         )

@@ -14,7 +14,7 @@ OK, ERROR, USAGE, INVALID_MODEL, DOES_NOT_FIT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def kvasir(*args, stdin=None, timeout=300, env=None):
-    """Runs `kvasir args...`; `stdin` is text or bytes (none: an empty one). Gives the completed process."""
+    """Runs `kvasir args...` with `stdin` (text or bytes; none: empty); the completed process."""
     if isinstance(stdin, str):
         stdin = stdin.encode()
     environment = dict(os.environ, **(env or {}))
