@@ -2,10 +2,12 @@
 """Kvasir and llama.cpp on the same file, process by process in turn, and the ratio with its spread.
 
   compare.py --model M --peer-script PEER.py --peer-python PY
-             [--kvasir build/release/bin/kvasir] [--prompt 512] [--generate 64] [--depths 0,4096] [--threads 2] [--rounds 5] [--json OUT]
+             [--kvasir build/release/bin/kvasir] [--prompt 512] [--generate 64]
+             [--depths 0,4096] [--threads 2] [--rounds 5] [--json OUT]
 
-PEER.py is the measuring script for llama-cpp-python (subcommands bench-prefill and bench-decode, one
-JSON line per figure); PY a Python that has the package, built natively. Each round runs one Kvasir
+PEER.py is the measuring script for llama-cpp-python (subcommands bench-prefill and bench-decode,
+one JSON line per figure); PY a Python that has the package, built natively. Each round runs one
+Kvasir
 process and one peer process per kind of row, so drift of the machine meets both.
 """
 
