@@ -36,8 +36,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// 12 independent chains of FMA, as a register tile has; returns the operations done.
 double multiply_add(int n_steps, float* sink) {
   const hn::ScalableTag<float> tag;
-  auto v0 = hn::Set(tag, 1.0f), v1 = v0, v2 = v0, v3 = v0, v4 = v0, v5 = v0;
-  auto v6 = v0, v7 = v0, v8 = v0, v9 = v0, v10 = v0, v11 = v0;
+  // Twelve different starts: of equal chains the compiler keeps one.
+  const auto start = [&](float x) { return hn::Set(tag, x); };
+  auto v0 = start(1), v1 = start(2), v2 = start(3), v3 = start(4), v4 = start(5), v5 = start(6);
+  auto v6 = start(7), v7 = start(8), v8 = start(9), v9 = start(10), v10 = start(11),
+       v11 = start(12);
   const auto a = hn::Set(tag, 0.999f), b = hn::Set(tag, *sink);
   for (int i = 0; i < n_steps; ++i) {
     v0 = hn::MulAdd(v0, a, b), v1 = hn::MulAdd(v1, a, b), v2 = hn::MulAdd(v2, a, b);
