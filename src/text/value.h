@@ -47,7 +47,8 @@ using List = std::vector<Value>;
 /// In insertion order, as Python's.
 using Dict = std::vector<std::pair<std::string, Value>>;
 
-/// Lists and dicts are shared, as in Python: a copy refers to the same one.
+/// Lists and dicts are shared, as in Python: a copy refers to the same one. Destruction recurses:
+/// whoever builds a value from a request bounds its nesting.
 class Value {
  public:
   struct Undefined {};

@@ -13,6 +13,11 @@ namespace kvasir::text::jinja {
 
 Text repeat(Budget& budget, const Text& text, std::int64_t n) {
   TextBuilder out(budget);
+  // Say so at once where the end could never be reached.
+  const std::uint64_t n_bytes_max = budget.limits().output_bytes_max;
+  if (n > 0 && !text.empty() && static_cast<std::uint64_t>(n) > n_bytes_max / text.size()) {
+    budget.bytes(n_bytes_max + 1, 0);
+  }
   for (std::int64_t i = 0; i < n && !text.empty(); ++i) out.append(text);
   return out.take();
 }
