@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <vector>
 
@@ -19,66 +18,10 @@
 #include "base/thread_pool.h"
 #include "cache/codec/row_codec.h"
 #include "cache/page/geometry.h"
-#include "simd/targets.h"
+#include "simd/probe.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "../bench/attention_bench.cc"
-// clang-format off
-#include "hwy/foreach_target.h"
-#include "hwy/highway.h"
-// clang-format on
-
-HWY_BEFORE_NAMESPACE();
-namespace kvasir::bench {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-/// 12 independent chains of FMA, as a register tile has; returns the operations done.
-double multiply_add(int n_steps, float* sink) {
-  const hn::ScalableTag<float> tag;
-  // Twelve different starts: of equal chains the compiler keeps one.
-  const auto start = [&](float x) { return hn::Set(tag, x); };
-  auto v0 = start(1), v1 = start(2), v2 = start(3), v3 = start(4), v4 = start(5), v5 = start(6);
-  auto v6 = start(7), v7 = start(8), v8 = start(9), v9 = start(10), v10 = start(11),
-       v11 = start(12);
-  const auto a = hn::Set(tag, 0.999f), b = hn::Set(tag, *sink);
-  for (int i = 0; i < n_steps; ++i) {
-    v0 = hn::MulAdd(v0, a, b), v1 = hn::MulAdd(v1, a, b), v2 = hn::MulAdd(v2, a, b);
-    v3 = hn::MulAdd(v3, a, b), v4 = hn::MulAdd(v4, a, b), v5 = hn::MulAdd(v5, a, b);
-    v6 = hn::MulAdd(v6, a, b), v7 = hn::MulAdd(v7, a, b), v8 = hn::MulAdd(v8, a, b);
-    v9 = hn::MulAdd(v9, a, b), v10 = hn::MulAdd(v10, a, b), v11 = hn::MulAdd(v11, a, b);
-  }
-  v0 = hn::Add(hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)), hn::Add(hn::Add(v4, v5), v6));
-  v7 = hn::Add(hn::Add(v7, v8), hn::Add(hn::Add(v9, v10), v11));
-  *sink = hn::GetLane(hn::Add(v0, v7));
-  return 2.0 * 12.0 * static_cast<double>(hn::Lanes(tag)) * n_steps;
-}
-
-/// Reads `n_bytes` (a multiple of 512) and returns something that depends on all of them.
-float read_all(const std::uint8_t* bytes, std::size_t n_bytes) {
-  const hn::ScalableTag<float> tag;
-  const auto* floats = reinterpret_cast<const float*>(bytes);
-  const std::size_t n = hn::Lanes(tag);
-  auto a = hn::Zero(tag), b = a, c = a, d = a;
-  for (std::size_t i = 0; i < n_bytes / sizeof(float); i += 4 * n) {
-    a = hn::Add(a, hn::LoadU(tag, floats + i));
-    b = hn::Add(b, hn::LoadU(tag, floats + i + n));
-    c = hn::Add(c, hn::LoadU(tag, floats + i + 2 * n));
-    d = hn::Add(d, hn::LoadU(tag, floats + i + 3 * n));
-  }
-  return hn::GetLane(hn::Add(hn::Add(a, b), hn::Add(c, d)));
-}
-
-// NOLINTNEXTLINE(google-readability-namespace-comments)
-}  // namespace HWY_NAMESPACE
-}  // namespace kvasir::bench
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace kvasir::bench {
 namespace {
-HWY_EXPORT(multiply_add);
-HWY_EXPORT(read_all);
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
@@ -86,35 +29,6 @@ double seconds_since(Clock::time_point start) {
 }
 
 constexpr int kLayers = 30, kKvHeads = 3, kHeads = 9, kHeadDim = 64, kPageTokens = 64;
-
-/// Bytes per second of reading `bytes` on all threads.
-double read_rate(ThreadPool& pool, const AlignedBuffer& buffer) {
-  const auto n_threads = static_cast<std::size_t>(pool.n_threads());
-  const std::size_t part = buffer.size() / n_threads / 512 * 512;
-  std::vector<float> sinks(n_threads * 16);
-  const auto start = Clock::now();
-  pool.run([&](int thread_idx) {
-    const auto i = static_cast<std::size_t>(thread_idx);
-    sinks[i * 16] = HWY_DYNAMIC_DISPATCH(read_all)(buffer.data() + i * part, part);
-  });
-  const double seconds = seconds_since(start);
-  benchmark::DoNotOptimize(sinks.data());
-  return static_cast<double>(part * n_threads) / seconds;
-}
-
-/// f32 operations per second of all threads doing nothing but FMA.
-double fma_rate(ThreadPool& pool) {
-  std::vector<double> operations(static_cast<std::size_t>(pool.n_threads()) * 8);
-  const auto start = Clock::now();
-  pool.run([&](int thread_idx) {
-    float sink = 1e-3f;
-    operations[static_cast<std::size_t>(thread_idx) * 8] =
-        HWY_DYNAMIC_DISPATCH(multiply_add)(200000, &sink);
-    benchmark::DoNotOptimize(sink);
-  });
-  const double seconds = seconds_since(start);
-  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds;
-}
 
 /// All layers of one sequence, pages in random order.
 struct Cache {
@@ -191,7 +105,7 @@ void decode(benchmark::State& state) {
   attention::Scratch scratch;
   double best = std::numeric_limits<double>::infinity(), read = 0.0;
   for (auto _ : state) {
-    read = std::max(read, read_rate(pool, cache.memory));
+    read = std::max(read, simd::read_rate(pool, {cache.memory.data(), cache.memory.size()}));
     const double seconds = attend_all_layers(pool, cache, n_tokens - 1, 1, q, out, scratch);
     best = std::min(best, seconds);
     state.SetIterationTime(seconds);
@@ -215,7 +129,7 @@ void prefill(benchmark::State& state) {
   attention::Scratch scratch;
   double best = std::numeric_limits<double>::infinity(), peak = 0.0;
   for (auto _ : state) {
-    peak = std::max(peak, fma_rate(pool));
+    peak = std::max(peak, 2.0 * simd::float_rate(pool));
     const double seconds = attend_all_layers(pool, cache, depth, n_rows, q, out, scratch);
     best = std::min(best, seconds);
     state.SetIterationTime(seconds);
@@ -263,4 +177,3 @@ BENCHMARK(prefill)->Apply(prefill_args)->UseManualTime()->Unit(benchmark::kMilli
 }  // namespace kvasir::bench
 
 BENCHMARK_MAIN();
-#endif  // HWY_ONCE

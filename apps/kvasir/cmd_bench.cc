@@ -38,7 +38,7 @@ Setting setting_of(const engine::Engine& engine) {
   setting.codec_v = cache::codec_name(engine.options().codec_v);
   setting.size = engine.model().weight_bytes();
   setting.n_params = engine.model().multiply_adds(0);
-  setting.n_threads = const_cast<engine::Engine&>(engine).pool().n_threads();
+  setting.n_threads = engine.n_threads();
   setting.n_batch = engine.options().n_batch;
   setting.page_tokens = engine.options().page_tokens;
   char buffer[32];
@@ -61,6 +61,33 @@ void print_markdown(const Setting& setting, const std::vector<eval::ThroughputRo
                       setting.n_threads, setting.codec_k, setting.codec_v, row.test_name(),
                       row.mean_rate(), row.deviation_rate(), row.median_rate()));
   }
+}
+
+void print_rooflines(const std::vector<eval::ThroughputRow>& rows) {
+  print("\n| test | median t/s | limit t/s | of limit | barrier | read | byte dots | f32 FMA |\n");
+  print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (const eval::ThroughputRow& row : rows) {
+    const eval::Roofline& roofline = *row.roofline;
+    const auto rate = [](double value, double unit, const char* name) {
+      return value > 0 ? fmt::format("{:.1f} {}", value / unit, name) : std::string("-");
+    };
+    print(fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} % | {:.0f} ns | {} | {} | {} |\n",
+                      row.test_name(), row.median_rate(), row.n_tokens() / roofline.limit_seconds,
+                      100 * row.share_of_limit(), 1e9 * roofline.barrier_seconds,
+                      rate(roofline.read_rate, 1e9, "GB/s"),
+                      rate(2 * roofline.integer_rate, 1e9, "GOP/s"),
+                      rate(2 * roofline.float_rate, 1e9, "GFLOP/s")));
+  }
+}
+
+nlohmann::json roofline_json(const eval::ThroughputRow& row) {
+  const eval::Roofline& roofline = *row.roofline;
+  return {{"limit_ts", row.n_tokens() / roofline.limit_seconds},
+          {"share_of_limit", row.share_of_limit()},
+          {"barrier_ns", 1e9 * roofline.barrier_seconds},
+          {"read_bytes_per_s", roofline.read_rate},
+          {"integer_ops_per_s", 2 * roofline.integer_rate},
+          {"float_ops_per_s", 2 * roofline.float_rate}};
 }
 
 nlohmann::json row_json(const Setting& setting, const eval::ThroughputRow& row) {
@@ -100,10 +127,14 @@ Status bench_rows(const BenchFlags& flags, engine::Engine& engine) {
   const Setting setting = setting_of(engine);
   if (flags.output == "md") {
     print_markdown(setting, rows);
+    if (flags.options.with_roofline) print_rooflines(rows);
     return {};
   }
   nlohmann::json all = nlohmann::json::array();
-  for (const eval::ThroughputRow& row : rows) all.push_back(row_json(setting, row));
+  for (const eval::ThroughputRow& row : rows) {
+    all.push_back(row_json(setting, row));
+    if (row.roofline) all.back()["roofline"] = roofline_json(row);
+  }
   print(dump(all) + "\n");
   return {};
 }
@@ -177,6 +208,8 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
       ->delimiter(',');
   sub->add_option("-d,--n-depth", flags->options.n_depth, "history sizes: 0,4096")->delimiter(',');
   sub->add_option("-r,--repetitions", flags->options.n_repetitions, "timed runs of each row");
+  sub->add_flag("--roofline", flags->options.with_roofline,
+                "beside each row what this machine allows, probed before and after it");
   sub->add_flag("--no-kv-cache", flags->no_kv_cache,
                 "the price of one more token with the cache and without");
   sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")->delimiter(',');

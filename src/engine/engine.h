@@ -67,6 +67,7 @@ class Engine {
   model::Model& model() { return *model_; }
   cache::KvCache& cache() { return *cache_; }
   ThreadPool& pool() { return *pool_; }
+  int n_threads() const { return pool_->n_threads(); }
   /// Bytes by owner, after charging the scratch that kernels hold at present.
   cache::MemorySummary memory_summary();
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "eval/roofline.h"
 
 namespace kvasir::eval {
 namespace {
@@ -101,16 +102,18 @@ double ThroughputRow::median_rate() const {
   return middle > 0 ? n_tokens() / middle : 0.0;
 }
 
+double ThroughputRow::share_of_limit() const { return roofline->limit_seconds / median(seconds); }
+
 Result<std::vector<ThroughputRow>> throughput(
     engine::Engine& engine, const ThroughputOptions& options,
     const std::function<void(const std::string&)>& progress) {
   std::vector<ThroughputRow> rows;
   for (const int n_depth : options.n_depth) {
     for (const int n_prompt : options.n_prompt) {
-      if (n_prompt > 0) rows.push_back({n_prompt, 0, n_depth, {}});
+      if (n_prompt > 0) rows.push_back({n_prompt, 0, n_depth, {}, {}});
     }
     for (const int n_generate : options.n_generate) {
-      if (n_generate > 0) rows.push_back({0, n_generate, n_depth, {}});
+      if (n_generate > 0) rows.push_back({0, n_generate, n_depth, {}, {}});
     }
   }
   for (const ThroughputRow& row : rows) {
@@ -128,7 +131,11 @@ Result<std::vector<ThroughputRow>> throughput(
     KVASIR_RETURN_IF_ERROR(depth.compute(logits));
     for (; row_idx < rows.size() && rows[row_idx].n_depth == n_depth; ++row_idx) {
       if (progress) progress(rows[row_idx].test_name());
-      KVASIR_RETURN_IF_ERROR(time_row(engine, depth, options.n_repetitions, rows[row_idx]));
+      ThroughputRow& row = rows[row_idx];
+      std::optional<RooflineProbe> probe;
+      if (options.with_roofline) probe.emplace(engine, row);
+      KVASIR_RETURN_IF_ERROR(time_row(engine, depth, options.n_repetitions, row));
+      if (probe) row.roofline = probe->finish();
     }
   }
   return rows;
@@ -147,9 +154,9 @@ Result<std::vector<CacheSaving>> cache_saving(
     Depth cached(engine, n_tokens - 1);
     std::vector<float> logits;
     KVASIR_RETURN_IF_ERROR(cached.compute(logits));
-    ThroughputRow one{0, 1, n_tokens - 1, {}};
+    ThroughputRow one{0, 1, n_tokens - 1, {}, {}};
     KVASIR_RETURN_IF_ERROR(time_row(engine, cached, n_repetitions, one));
-    ThroughputRow all{n_tokens, 0, 0, {}};
+    ThroughputRow all{n_tokens, 0, 0, {}, {}};
     KVASIR_RETURN_IF_ERROR(time_row(engine, Depth(engine, 0), n_repetitions, all));
     CacheSaving saving;
     saving.n_tokens = n_tokens;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,20 +11,33 @@
 
 namespace kvasir::eval {
 
+/// What the machine allows a row, probed in this process before and after it (the better counts).
+struct Roofline {
+  double barrier_seconds = 0;
+  double read_rate = 0;      ///< bytes per second, of a buffer of the row's footprint
+  double integer_rate = 0;   ///< multiply-adds per second: byte dots
+  double float_rate = 0;     ///< the same: f32 FMA
+  double limit_seconds = 0;  ///< of the row at these rates
+};
+
 /// One row: `n_prompt` tokens in one go, or `n_generate` one by one, after `n_depth` tokens.
 struct ThroughputRow {
   int n_prompt = 0, n_generate = 0, n_depth = 0;
-  std::vector<double> seconds;    ///< of each repetition
+  std::vector<double> seconds;  ///< of each repetition
+  std::optional<Roofline> roofline;
   std::string test_name() const;  ///< "pp512", "tg64 @ d4096"
   int n_tokens() const { return n_prompt > 0 ? n_prompt : n_generate; }
   double mean_rate() const;       ///< tokens per second
   double deviation_rate() const;  ///< standard deviation over repetitions
   double median_rate() const;
+  /// Median time at the limit over median time measured, 0..1. Requires: a roofline.
+  double share_of_limit() const;
 };
 
 struct ThroughputOptions {
   std::vector<int> n_prompt{512}, n_generate{128}, n_depth{0};  ///< zeros are left out
   int n_repetitions = 5;
+  bool with_roofline = false;
 };
 
 /// Every (prompt or generation) x depth. One untimed warm-up each; the history at depth is computed

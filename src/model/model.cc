@@ -104,6 +104,13 @@ std::vector<cache::GroupSpec> Model::cache_groups() const {
 }
 
 std::uint64_t Model::weight_bytes() const { return impl_->loaded_.reservation.bytes(); }
+
+std::uint64_t Model::streamed_bytes() const {
+  const Weights& weights = impl_->loaded_.weights;
+  const bool is_tied = weights.output.parts.empty();
+  return weight_bytes() - (is_tied ? 0 : weights.token_embd.packed_bytes());
+}
+
 std::uint64_t Model::scratch_bytes() const { return impl_->workspace_.bytes(); }
 
 double Model::multiply_adds(int n_context) const {
@@ -119,6 +126,8 @@ double Model::multiply_adds(int n_context) const {
   }
   return total;
 }
+
+double Model::output_multiply_adds() const { return impl_->loaded_.weights.output.multiply_adds(); }
 
 Status Model::forward(std::span<const ForwardItem> items, ThreadPool& pool,
                       std::vector<float>& logits) {

@@ -52,10 +52,14 @@ class Model {
   /// Cache groups this model needs: one, or a second for sliding-window layers.
   std::vector<cache::GroupSpec> cache_groups() const;
   std::uint64_t weight_bytes() const;
+  /// Weight bytes that a decode step reads: all but an untied embedding.
+  std::uint64_t streamed_bytes() const;
   /// Scratch kept at present.
   std::uint64_t scratch_bytes() const;
   /// Multiply-adds of one token at history length `n_context` (weights + attention).
   double multiply_adds(int n_context) const;
+  /// Of those, the share of the vocabulary projection, done only where logits are wanted.
+  double output_multiply_adds() const;
 
   /// Computes every item's tokens, writes their K/V through the views, and gives the wanted rows'
   /// logits: [sum of n_logits][vocab_size], in item order.

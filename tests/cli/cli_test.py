@@ -350,6 +350,14 @@ class Others(unittest.TestCase):
         for row in rows:
             self.assertEqual(len(row["samples_ts"]), 2)
             self.assertGreater(row["avg_ts"], 0)
+        for row in kvasir_json(
+            "bench", *M, "-p", "16", "-n", "4", "-r", "1", "--roofline", "--json"
+        ):
+            roofline = row["roofline"]
+            self.assertGreater(roofline["limit_ts"], 0)
+            self.assertAlmostEqual(
+                roofline["share_of_limit"], row["median_ts"] / roofline["limit_ts"], places=5
+            )
         done = kvasir("bench", *M, "-p", "16", "-n", "0", "-r", "1")
         self.assertIn("| pp16 |", done.stdout.decode())
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "simd/half.h"
+#include "simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cache/codec/row_codec.cc"

@@ -1,0 +1,76 @@
+#include "eval/roofline.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "simd/probe.h"
+
+namespace kvasir::eval {
+namespace {
+
+/// Bytes of K and V that a query at the row's middle reads. Window layers see their window.
+double kv_bytes(const engine::Engine& engine, int n_tokens) {
+  const model::ModelConfig& config = engine.model().config();
+  const engine::EngineOptions& options = engine.options();
+  const double value_bytes = static_cast<double>(cache::codec_value_bytes(options.codec_k) +
+                                                 cache::codec_value_bytes(options.codec_v));
+  double n_seen = 0;
+  for (const bool is_window : config.is_window_layer) {
+    n_seen += is_window ? std::min(config.window, n_tokens) : n_tokens;
+  }
+  return n_seen * config.n_kv_heads * config.head_dim * value_bytes;
+}
+
+}  // namespace
+
+RooflineProbe::RooflineProbe(engine::Engine& engine, const ThroughputRow& row)
+    : engine_(engine), row_(row) {
+  if (row.n_prompt == 0) {
+    kv_bytes_per_step_ = kv_bytes(engine, row.n_depth + row.n_generate / 2);
+    const double bytes = static_cast<double>(engine.model().streamed_bytes()) + kv_bytes_per_step_;
+    footprint_ = AlignedBuffer(static_cast<std::size_t>(bytes));
+    std::memset(footprint_.data(), 1, footprint_.size());  // or all pages are the one zero page
+  }
+  probe();
+}
+
+void RooflineProbe::probe() {
+  ThreadPool& pool = engine_.pool();
+  const double barrier = simd::barrier_seconds(pool);
+  const bool is_first = roofline_.barrier_seconds == 0;
+  roofline_.barrier_seconds = is_first ? barrier : std::min(roofline_.barrier_seconds, barrier);
+  if (row_.n_prompt > 0) {
+    roofline_.integer_rate = std::max(roofline_.integer_rate, simd::integer_rate(pool));
+    roofline_.float_rate = std::max(roofline_.float_rate, simd::float_rate(pool));
+    return;
+  }
+  for (int i = 0; i < 5; ++i) {
+    const double rate = simd::read_rate(pool, {footprint_.data(), footprint_.size()});
+    roofline_.read_rate = std::max(roofline_.read_rate, rate);
+  }
+}
+
+double RooflineProbe::decode_seconds() const {
+  return row_.n_generate * static_cast<double>(footprint_.size()) / roofline_.read_rate;
+}
+
+double RooflineProbe::prefill_seconds() const {
+  const model::Model& model = engine_.model();
+  const double weights = model.multiply_adds(0) - model.output_multiply_adds();
+  double attention = 0;
+  for (int i = 1; i <= row_.n_prompt; ++i) {
+    attention += model.multiply_adds(row_.n_depth + i) - model.multiply_adds(0);
+  }
+  const bool is_float = engine_.options().activations == model::ActivationMode::kFloat32;
+  const double weight_rate = is_float ? roofline_.float_rate : roofline_.integer_rate;
+  return (weights * row_.n_prompt + model.output_multiply_adds()) / weight_rate +
+         attention / roofline_.float_rate;
+}
+
+Roofline RooflineProbe::finish() {
+  probe();
+  roofline_.limit_seconds = row_.n_prompt > 0 ? prefill_seconds() : decode_seconds();
+  return roofline_;
+}
+
+}  // namespace kvasir::eval
