@@ -15,7 +15,9 @@ if [ -f "$dir/CMakeCache.txt" ] &&
   rm -rf "$dir"
 fi
 
+# One cache for every preset and every checkout: paths count from the checkout's root.
 launcher=$(command -v ccache || true)
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 step "configure $preset" "configure-$preset" \
   cmake --preset "$preset" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher"
 
