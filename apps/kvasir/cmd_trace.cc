@@ -120,7 +120,7 @@ Result<std::vector<Hop>> trace(const TraceFlags& flags, engine::Engine& engine) 
   }
   engine::SamplingParams greedy;
   greedy.temperature = 0;
-  const TokenId chosen = engine::Sampler(greedy).sample(session.logits(), session.tokens());
+  const TokenId chosen = *engine::Sampler(greedy).sample(session.logits(), session.tokens());
   hops.push_back({"attend and choose",
                   "attention : attend, engine : Sampler",
                   fmt::format("best logits{}", best),

@@ -54,14 +54,9 @@ void attend(ThreadPool& pool, const AttentionParams& params, std::span<const Que
     for (const Task& task : plan.tasks) do_task(plan, task, plan.work);
     return;
   }
-  std::atomic<std::size_t> next{0};
-  pool.run([&](int thread_idx) {
+  pool.for_tasks(static_cast<int>(plan.tasks.size()), [&](int task_idx, int thread_idx) {
     std::uint8_t* work = plan.work + static_cast<std::size_t>(thread_idx) * plan.work_bytes;
-    while (true) {
-      const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= plan.tasks.size()) return;
-      do_task(plan, plan.tasks[i], work);
-    }
+    do_task(plan, plan.tasks[static_cast<std::size_t>(task_idx)], work);
   });
 }
 

@@ -60,6 +60,10 @@ class Scratch {
 void attend(ThreadPool& pool, const AttentionParams& params, std::span<const QueryRows> rows,
             const float* q, float* out, Scratch& scratch);
 
+/// Bytes that such a call asks of its scratch: reserved before they are used.
+std::size_t scratch_bytes(const AttentionParams& params, std::span<const QueryRows> rows,
+                          int n_threads);
+
 /// The scalar double-precision oracle of `attend`, single-threaded.
 void attend_reference(const AttentionParams& params, std::span<const QueryRows> rows,
                       const float* q, float* out);

@@ -89,66 +89,85 @@ int count_pieces(const Block& block, std::int64_t cost, std::int64_t task_cost) 
       std::clamp<std::int64_t>(pieces, 1, block.segment_end - block.segment_begin));
 }
 
-struct Sizes {
-  std::size_t n_blocks = 0, n_tasks = 0, n_partial_floats = 0;
-  int max_block_rows = 0;
-};
-
 std::size_t partial_floats(const AttentionParams& params, const Block& block) {
   return static_cast<std::size_t>(block.n_rows()) *
          static_cast<std::size_t>(block.segment_end - block.segment_begin) *
          record_floats(params.head_dim);
 }
 
+/// How a call is cut, and where each part of the plan lies in the scratch.
+struct Layout {
+  int max_rows = 0;             ///< of a block
+  std::int64_t cost = 0;        ///< of the whole call
+  std::int64_t task_cost = 0;   ///< wanted; 0: blocks stay whole
+  std::size_t n_blocks = 0, n_tasks = 0;
+  std::size_t work_bytes = 0;   ///< of one thread
+  std::size_t work_at = 0, blocks_at = 0, tasks_at = 0, left_at = 0, partials_at = 0, bytes = 0;
+};
+
+Layout lay_out(const AttentionParams& params, std::span<const QueryRows> rows, int n_threads) {
+  Layout layout;
+  layout.max_rows = choose_block_rows(params, rows, n_threads);
+  for_each_block(params, rows, layout.max_rows,
+                 [&](const Block& block, int) { layout.cost += block_cost(params, block); });
+  if (n_threads > 1) {
+    layout.task_cost = std::max<std::int64_t>(1, layout.cost / (kTasksPerThread * n_threads));
+  }
+  std::size_t n_partial_floats = 0;
+  int max_block_rows = 0;
+  for_each_block(params, rows, layout.max_rows, [&](const Block& block, int) {
+    const int n_pieces = count_pieces(block, block_cost(params, block), layout.task_cost);
+    ++layout.n_blocks;
+    layout.n_tasks += static_cast<std::size_t>(n_pieces);
+    if (n_pieces > 1) n_partial_floats += partial_floats(params, block);
+    max_block_rows = std::max(max_block_rows, block.n_rows());
+  });
+  if (layout.n_blocks == 0) return layout;
+
+  const auto place = [&](std::size_t bytes) {
+    const std::size_t at = layout.bytes;
+    layout.bytes += round_up(bytes, 64);
+    return at;
+  };
+  // Threads' pieces are a page apart, so that no two share a line or a 4 KiB page.
+  layout.work_bytes = round_up(work_bytes(params.head_dim, max_block_rows), 4096);
+  layout.work_at = place(layout.work_bytes * static_cast<std::size_t>(n_threads));
+  layout.blocks_at = place(layout.n_blocks * sizeof(Block));
+  layout.tasks_at = place(layout.n_tasks * sizeof(Task));
+  layout.left_at = place(layout.n_blocks * sizeof(std::atomic<int>));
+  layout.partials_at = place(n_partial_floats * sizeof(float));
+  return layout;
+}
+
 }  // namespace
+
+std::size_t scratch_bytes(const AttentionParams& params, std::span<const QueryRows> rows,
+                          int n_threads) {
+  return lay_out(params, rows, n_threads).bytes;
+}
 
 Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, const float* q,
                float* out, int n_threads, Scratch& scratch) {
-  const int max_rows = choose_block_rows(params, rows, n_threads);
+  const Layout layout = lay_out(params, rows, n_threads);
   Plan plan;
-  for_each_block(params, rows, max_rows,
-                 [&](const Block& block, int) { plan.cost += block_cost(params, block); });
-  const std::int64_t task_cost =
-      n_threads == 1 ? 0 : std::max<std::int64_t>(1, plan.cost / (kTasksPerThread * n_threads));
-
-  Sizes sizes;
-  for_each_block(params, rows, max_rows, [&](const Block& block, int) {
-    const int n_pieces = count_pieces(block, block_cost(params, block), task_cost);
-    ++sizes.n_blocks;
-    sizes.n_tasks += static_cast<std::size_t>(n_pieces);
-    if (n_pieces > 1) sizes.n_partial_floats += partial_floats(params, block);
-    sizes.max_block_rows = std::max(sizes.max_block_rows, block.n_rows());
-  });
-  if (sizes.n_blocks == 0) return plan;
-
-  // Threads' pieces are a page apart, so that no two share a line or a 4 KiB page.
-  plan.work_bytes = round_up(work_bytes(params.head_dim, sizes.max_block_rows), 4096);
-  std::size_t used = 0;
-  const auto place = [&](std::size_t bytes) {
-    const std::size_t at = used;
-    used += round_up(bytes, 64);
-    return at;
-  };
-  const std::size_t work_at = place(plan.work_bytes * static_cast<std::size_t>(n_threads));
-  const std::size_t blocks_at = place(sizes.n_blocks * sizeof(Block));
-  const std::size_t tasks_at = place(sizes.n_tasks * sizeof(Task));
-  const std::size_t left_at = place(sizes.n_blocks * sizeof(std::atomic<int>));
-  const std::size_t partials_at = place(sizes.n_partial_floats * sizeof(float));
-  std::uint8_t* const memory = scratch.ensure(used);
-  plan.work = memory + work_at;
-  plan.blocks = {reinterpret_cast<Block*>(memory + blocks_at), sizes.n_blocks};
-  plan.tasks = {reinterpret_cast<Task*>(memory + tasks_at), sizes.n_tasks};
-  plan.tasks_left = reinterpret_cast<std::atomic<int>*>(memory + left_at);
-  auto* partials = reinterpret_cast<float*>(memory + partials_at);
+  plan.cost = layout.cost;
+  plan.work_bytes = layout.work_bytes;
+  if (layout.n_blocks == 0) return plan;
+  std::uint8_t* const memory = scratch.ensure(layout.bytes);
+  plan.work = memory + layout.work_at;
+  plan.blocks = {reinterpret_cast<Block*>(memory + layout.blocks_at), layout.n_blocks};
+  plan.tasks = {reinterpret_cast<Task*>(memory + layout.tasks_at), layout.n_tasks};
+  plan.tasks_left = reinterpret_cast<std::atomic<int>*>(memory + layout.left_at);
+  auto* partials = reinterpret_cast<float*>(memory + layout.partials_at);
 
   std::size_t block_idx = 0, task_idx = 0;
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
-  for_each_block(params, rows, max_rows, [&](Block block, int row) {
+  for_each_block(params, rows, layout.max_rows, [&](Block block, int row) {
     const auto head = static_cast<std::size_t>(block.kv_head * block.n_heads) * head_dim;
     block.q = q + static_cast<std::size_t>(row) * params.q_row_stride + head;
     block.out = out + static_cast<std::size_t>(row) * params.out_row_stride + head;
     const std::int64_t cost = block_cost(params, block);
-    const int n_pieces = count_pieces(block, cost, task_cost);
+    const int n_pieces = count_pieces(block, cost, layout.task_cost);
     if (n_pieces > 1) {
       block.partials = partials;
       partials += partial_floats(params, block);

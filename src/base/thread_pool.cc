@@ -24,6 +24,9 @@ constexpr int kSpinsBeforeYieldCrowded = 200;
 /// Spins before an idle worker parks: longer than the gap between two regions of a forward pass.
 constexpr int kSpinsBeforePark = 40000;
 
+/// Region numbers go up by two; the lowest bit marks one whose tasks stay with their own thread.
+constexpr std::uint32_t kOwnThreadBit = 1, kNextRegion = 2;
+
 inline void cpu_relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -51,6 +54,7 @@ ThreadPool::ThreadPool(int n_threads)
       spins_before_yield_(n_threads > usable_cpus() ? kSpinsBeforeYieldCrowded
                                                     : kSpinsBeforeYield) {
   KVASIR_CHECK(n_threads >= 1);
+  stretches_ = std::make_unique<Stretch[]>(static_cast<std::size_t>(n_threads));
   workers_.reserve(static_cast<std::size_t>(n_threads) - 1);
   try {
     for (int thread_idx = 1; thread_idx < n_threads; ++thread_idx) {
@@ -65,34 +69,65 @@ ThreadPool::ThreadPool(int n_threads)
 
 ThreadPool::~ThreadPool() {
   stopping_.store(true);
-  generation_.fetch_add(1);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    wake_.notify_all();
-  }
+  announce(region_ + kNextRegion, 0, nullptr, nullptr);
   for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::run_erased(Erased function, void* context) {
-  // A nested call would wait for itself; two callers would mix their regions.
-  KVASIR_CHECK(!in_region_.exchange(true, std::memory_order_relaxed));
-  if (n_threads_ == 1) {
-    function(context, 0);
-    in_region_.store(false, std::memory_order_relaxed);
-    return;
+void ThreadPool::announce(std::uint32_t region, int n_tasks, Erased function, void* context) {
+  const std::int64_t n = n_tasks;
+  n_tasks_left_.store(n_tasks, std::memory_order_relaxed);
+  // Backwards: the others begin while the caller is still at it.
+  for (int i = n_threads_ - 1; i >= 0; --i) {
+    Stretch& stretch = stretches_[static_cast<std::size_t>(i)];
+    const auto begin = static_cast<int>(n * i / n_threads_);
+    stretch.end_task = static_cast<int>(n * (i + 1) / n_threads_);
+    stretch.function = function;
+    stretch.context = context;
+    const auto n_left = static_cast<std::uint32_t>(stretch.end_task - begin);
+    stretch.ticket.store(std::uint64_t{region} << 32 | n_left, std::memory_order_seq_cst);
   }
-  function_ = function;
-  context_ = context;
-  n_done_.store(0, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_seq_cst);
+  region_ = region;
   if (n_parked_.load(std::memory_order_seq_cst) > 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_all();
   }
-  function(context, 0);
-  spin_until(spins_before_yield_,
-             [&] { return n_done_.load(std::memory_order_acquire) == n_threads_ - 1; });
+}
+
+void ThreadPool::run_region(Sharing sharing, int n_tasks, Erased function, void* context) {
+  // A nested call would wait for itself; two callers would mix their regions.
+  KVASIR_CHECK(!in_region_.exchange(true, std::memory_order_relaxed));
+  if (n_threads_ == 1) {
+    for (int task_idx = 0; task_idx < n_tasks; ++task_idx) function(context, task_idx, 0);
+  } else if (n_tasks > 0) {
+    const std::uint32_t next = (region_ & ~kOwnThreadBit) + kNextRegion;
+    announce(sharing == Sharing::kOwnThread ? next | kOwnThreadBit : next, n_tasks, function,
+             context);
+    work_on(region_, 0);
+    spin_until(spins_before_yield_,
+               [&] { return n_tasks_left_.load(std::memory_order_acquire) == 0; });
+  }
   in_region_.store(false, std::memory_order_relaxed);
+}
+
+/// Does tasks of the region until none is left to take. Nothing happens if it has ended meanwhile.
+void ThreadPool::work_on(std::uint32_t region, int thread_idx) {
+  const int n_stretches = (region & kOwnThreadBit) != 0 ? 1 : n_threads_;
+  int n_done = 0;
+  for (int i = 0; i < n_stretches; ++i) {
+    Stretch& stretch = stretches_[static_cast<std::size_t>((thread_idx + i) % n_threads_)];
+    std::uint64_t ticket = stretch.ticket.load(std::memory_order_acquire);
+    while (ticket >> 32 == region && static_cast<std::uint32_t>(ticket) != 0) {
+      if (!stretch.ticket.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) {
+        continue;  // `ticket` is the newer value
+      }
+      const int n_left = static_cast<int>(static_cast<std::uint32_t>(ticket));
+      stretch.function(stretch.context, stretch.end_task - n_left, thread_idx);
+      ++n_done;
+      ticket = stretch.ticket.load(std::memory_order_acquire);
+    }
+  }
+  // Once for all: the line goes back and forth between cores.
+  if (n_done > 0) n_tasks_left_.fetch_sub(n_done, std::memory_order_acq_rel);
 }
 
 void ThreadPool::barrier() {
@@ -107,26 +142,32 @@ void ThreadPool::barrier() {
              [&] { return barrier_generation_.load(std::memory_order_acquire) != generation; });
 }
 
-void ThreadPool::worker(int thread_idx) {
-  std::uint64_t seen = 0;
-  while (true) {
-    int n_spins = 0;
-    while (generation_.load(std::memory_order_acquire) == seen) {
-      cpu_relax();
-      if (++n_spins < kSpinsBeforePark) {
-        if (n_spins % spins_before_yield_ == 0) sched_yield();
-        continue;
-      }
-      std::unique_lock<std::mutex> lock(mutex_);
-      n_parked_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_seq_cst) != seen; });
-      n_parked_.fetch_sub(1, std::memory_order_seq_cst);
-      break;
+/// Spins, then parks, until the thread's stretch is of another region than `seen`; that one.
+std::uint32_t ThreadPool::wait_for_region_after(std::uint32_t seen, int thread_idx) {
+  const std::atomic<std::uint64_t>& ticket = stretches_[static_cast<std::size_t>(thread_idx)].ticket;
+  const auto region = [&](std::memory_order order) {
+    return static_cast<std::uint32_t>(ticket.load(order) >> 32);
+  };
+  for (int n_spins = 0; region(std::memory_order_acquire) == seen; ++n_spins) {
+    cpu_relax();
+    if (n_spins < kSpinsBeforePark) {
+      if (n_spins % spins_before_yield_ == spins_before_yield_ - 1) sched_yield();
+      continue;
     }
-    ++seen;
+    std::unique_lock<std::mutex> lock(mutex_);
+    n_parked_.fetch_add(1, std::memory_order_seq_cst);
+    wake_.wait(lock, [&] { return region(std::memory_order_seq_cst) != seen; });
+    n_parked_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  return region(std::memory_order_acquire);
+}
+
+void ThreadPool::worker(int thread_idx) {
+  std::uint32_t region = 0;
+  while (true) {
+    region = wait_for_region_after(region, thread_idx);
     if (stopping_.load()) return;
-    function_(context_, thread_idx);
-    n_done_.fetch_add(1, std::memory_order_acq_rel);
+    work_on(region, thread_idx);
   }
 }
 

@@ -93,8 +93,7 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   return engine;
 }
 
-Status Engine::charge_scratch() {
-  const std::uint64_t now = model_->scratch_bytes();
+Status Engine::charge_scratch(std::uint64_t now) {
   if (now > scratch_charged_) {
     KVASIR_RETURN_IF_ERROR(budget_->reserve(cache::MemoryOwner::kScratch, now - scratch_charged_));
   } else if (now < scratch_charged_) {
@@ -105,7 +104,7 @@ Status Engine::charge_scratch() {
 }
 
 cache::MemorySummary Engine::memory_summary() {
-  (void)charge_scratch();
+  KVASIR_CHECK(charge_scratch(model_->scratch_bytes()).has_value());  // gives back at most
   return cache_->memory_summary();
 }
 
@@ -138,8 +137,12 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
   }
   // `items` views vectors whose elements moved while `views` grew: bind them now.
   for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
-  Status status = model_->forward(items, *pool_, logits);
-  if (status) status = charge_scratch();
+  // Before anything is computed: what does not fit must not have been allocated.
+  Status status = charge_scratch(model_->scratch_bytes_after(items, pool_->n_threads()));
+  if (!status) {
+    status = Error{status.error().code, status.error().message + "; a smaller batch needs less"};
+  }
+  if (status) status = model_->forward(items, *pool_, logits);
   if (!status) {
     roll_back();
     return status;

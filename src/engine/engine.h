@@ -68,7 +68,7 @@ class Engine {
   cache::KvCache& cache() { return *cache_; }
   ThreadPool& pool() { return *pool_; }
   int n_threads() const { return pool_->n_threads(); }
-  /// Bytes by owner, after charging the scratch that kernels hold at present.
+  /// Bytes by owner; scratch as kernels hold it at present.
   cache::MemorySummary memory_summary();
 
   /// Forward pass over sequences' next tokens: appends slots, computes, frees pages below windows.
@@ -86,7 +86,8 @@ class Engine {
 
  private:
   Engine() = default;
-  Status charge_scratch();
+  /// Makes the budget hold `now` bytes of scratch. Errors: kExhausted; nothing has changed.
+  Status charge_scratch(std::uint64_t now);
 
   EngineOptions options_;
   int n_ctx_ = 0;

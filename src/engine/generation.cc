@@ -97,7 +97,12 @@ Result<Generation::Event> Generation::next() {
     KVASIR_RETURN_IF_ERROR(session_.push(*uncomputed_));
     uncomputed_.reset();
   }
-  const TokenId token = sampler_.sample(session_.logits(), history_);
+  const std::optional<TokenId> sampled = sampler_.sample(session_.logits(), history_);
+  if (!sampled) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "sampling: every token is ruled out; want a logit bias that leaves one"};
+  }
+  const TokenId token = *sampled;
   if (engine_.tokenizer().is_eog(token) && !params_.ignore_eog) {
     return finish(FinishReason::kEndOfGeneration, {});
   }

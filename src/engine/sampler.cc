@@ -102,7 +102,7 @@ TokenId Sampler::draw() {
   return candidates_[n_kept - 1].token;
 }
 
-TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> history) {
+std::optional<TokenId> Sampler::sample(std::span<const float> logits, std::span<const TokenId> history) {
   KVASIR_CHECK(!logits.empty());
   logits_.assign(logits.begin(), logits.end());
   apply_bias_and_penalties(history);
@@ -111,6 +111,7 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
   }
   const auto best = std::max_element(logits_.begin(), logits_.end());
   const auto best_token = static_cast<TokenId>(best - logits_.begin());
+  if (*best == -std::numeric_limits<float>::infinity()) return std::nullopt;
   if (params_.temperature == 0.0f || !std::isfinite(*best)) return best_token;
 
   candidates_.clear();

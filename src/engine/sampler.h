@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -36,8 +37,9 @@ class Sampler {
  public:
   /// Requires: params.validate() holds.
   explicit Sampler(SamplingParams params);
-  /// `history` is the whole sequence so far. Requires: logits not empty. NaN logits never win.
-  TokenId sample(std::span<const float> logits, std::span<const TokenId> history);
+  /// `history` is the whole sequence so far. None: every token is ruled out (biased to -inf, NaN).
+  /// Requires: logits not empty.
+  std::optional<TokenId> sample(std::span<const float> logits, std::span<const TokenId> history);
 
  private:
   struct Candidate {

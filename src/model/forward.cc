@@ -1,7 +1,9 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "cache/codec/row_codec.h"
 #include "model/ops.h"
@@ -22,6 +24,44 @@ void norm_heads(std::span<const float> weight, float eps, int n_values, float* h
   for (int i = 0; i < n_values; i += n) rms_norm(heads + i, weight.data(), eps, n, heads + i);
 }
 
+int count_tokens(std::span<const ForwardItem> items) {
+  std::size_t n = 0;
+  for (const ForwardItem& item : items) n += item.tokens.size();
+  return static_cast<int>(n);
+}
+
+/// All but the strides.
+attention::AttentionParams attention_params(const ModelConfig& config, int layer_idx) {
+  attention::AttentionParams params;
+  params.n_heads = config.n_heads;
+  params.head_dim = config.head_dim;
+  params.scale = config.attention_scale;
+  params.softcap = config.attention_softcap;
+  params.window =
+      config.is_window_layer[static_cast<std::size_t>(layer_idx)] ? config.window : 0;
+  return params;
+}
+
+/// The last layer attends for wanted rows only: the others have left their K and V.
+void list_queries(const ModelConfig& config, std::span<const ForwardItem> items, int layer_idx,
+                  std::vector<attention::QueryRows>& queries) {
+  const bool is_last = layer_idx == config.n_layers - 1;
+  queries.clear();
+  int first_row = 0;
+  for (const ForwardItem& item : items) {
+    const int n_tokens = static_cast<int>(item.tokens.size());
+    const int n = is_last ? item.n_logits : n_tokens;
+    const int skipped = n_tokens - n;
+    if (n > 0) {
+      queries.push_back({.kv = item.layers[static_cast<std::size_t>(layer_idx)],
+                         .first_pos = item.first_pos + skipped,
+                         .first_row = first_row + skipped,
+                         .n_rows = n});
+    }
+    first_row += n_tokens;
+  }
+}
+
 /// Rows [begin, end) of `rows` move down to `to`; never up, so ascending calls are safe.
 void move_rows(RowBuffer& rows, int begin, int end, int to) {
   if (begin == to || begin == end) return;
@@ -31,9 +71,12 @@ void move_rows(RowBuffer& rows, int begin, int end, int to) {
 
 }  // namespace
 
+std::size_t RowBuffer::bytes_for(int n_rows, int n_cols) {
+  return static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols) * sizeof(float);
+}
+
 void RowBuffer::shape(int n_rows, int n_cols) {
-  const std::size_t bytes =
-      static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols) * sizeof(float);
+  const std::size_t bytes = bytes_for(n_rows, n_cols);
   if (bytes > buffer_.size()) {
     buffer_ = AlignedBuffer();  // give the old one back before asking for more
     buffer_ = AlignedBuffer(bytes);
@@ -41,11 +84,59 @@ void RowBuffer::shape(int n_rows, int n_cols) {
   n_cols_ = n_cols;
 }
 
+template <class Self, class Visit>
+void Workspace::for_row_buffers(Self& self, const ModelConfig& config, Visit visit) {
+  const int n_q = config.n_heads * config.head_dim;
+  const int n_kv = config.n_kv_heads * config.head_dim;
+  visit(self.x, config.n_embd);
+  visit(self.h, config.n_embd);
+  visit(self.qkv, n_q + 2 * n_kv);
+  visit(self.heads, n_q);
+  visit(self.gate_up, 2 * config.n_ff);
+  for (int table = 0; table < 2; ++table) {
+    visit(self.cosines[table], config.rope[table].n_rotated / 2);
+    visit(self.sines[table], config.rope[table].n_rotated / 2);
+  }
+}
+
+void Workspace::shape(const ModelConfig& config, int n_rows) {
+  for_row_buffers(*this, config,
+                  [&](RowBuffer& buffer, int n_cols) { buffer.shape(n_rows, n_cols); });
+}
+
 std::uint64_t Workspace::bytes() const {
-  std::uint64_t total = x.bytes() + h.bytes() + qkv.bytes() + heads.bytes() + gate_up.bytes() +
-                        activations.scratch_bytes() + attention.size();
+  std::uint64_t total = activations.scratch_bytes() + attention.size();
+  for (const RowBuffer* buffer : {&x, &h, &qkv, &heads, &gate_up}) total += buffer->bytes();
   for (int table = 0; table < 2; ++table) total += cosines[table].bytes() + sines[table].bytes();
   return total;
+}
+
+std::uint64_t Workspace::bytes_after(const ModelConfig& config, ActivationMode mode,
+                                     std::span<const ForwardItem> items, int n_threads) const {
+  const int n_rows = count_tokens(items);
+  std::uint64_t total = 0;
+  for_row_buffers(*this, config, [&](const RowBuffer& buffer, int n_cols) {
+    total += std::max(buffer.bytes(), RowBuffer::bytes_for(n_rows, n_cols));
+  });
+
+  std::size_t most = activations.scratch_bytes();
+  for (const int n_cols : {config.n_embd, config.n_heads * config.head_dim, config.n_ff}) {
+    most = std::max(most, Activations::bytes_for(mode, n_rows, n_cols));
+  }
+  total += most;
+
+  most = attention.size();
+  std::vector<attention::QueryRows> rows;
+  std::array<bool, 4> seen{};  // layers differ by window, and the last one by its rows
+  for (int layer = config.n_layers - 1; layer >= 0; --layer) {
+    const bool is_window = config.is_window_layer[static_cast<std::size_t>(layer)];
+    const bool is_last = layer == config.n_layers - 1;
+    if (std::exchange(seen[(is_window ? 2 : 0) + (is_last ? 1 : 0)], true)) continue;
+    list_queries(config, items, layer, rows);
+    most = std::max(most,
+                    attention::scratch_bytes(attention_params(config, layer), rows, n_threads));
+  }
+  return total + most;
 }
 
 ForwardPass::ForwardPass(const ModelConfig& config, const Weights& weights, ActivationMode mode,
@@ -54,20 +145,9 @@ ForwardPass::ForwardPass(const ModelConfig& config, const Weights& weights, Acti
   for (const ForwardItem& item : items_) {
     first_rows_.push_back(n_rows_);
     n_rows_ += static_cast<int>(item.tokens.size());
-    n_wanted_ += item.n_logits;
   }
   first_rows_.push_back(n_rows_);
-  const int n_q = config_.n_heads * config_.head_dim;
-  const int n_kv = config_.n_kv_heads * config_.head_dim;
-  w_.x.shape(n_rows_, config_.n_embd);
-  w_.h.shape(n_rows_, config_.n_embd);
-  w_.qkv.shape(n_rows_, n_q + 2 * n_kv);
-  w_.heads.shape(n_rows_, n_q);
-  w_.gate_up.shape(n_rows_, 2 * config_.n_ff);
-  for (int table = 0; table < 2; ++table) {
-    w_.cosines[table].shape(n_rows_, config_.rope[table].n_rotated / 2);
-    w_.sines[table].shape(n_rows_, config_.rope[table].n_rotated / 2);
-  }
+  w_.shape(config_, n_rows_);
 }
 
 template <class Body>
@@ -201,30 +281,12 @@ void ForwardPass::write_kv(int layer_idx, int begin_row, int end_row) {
   }
 }
 
-/// The last layer attends for wanted rows only: the others have left their K and V.
 void ForwardPass::attend(int layer_idx) {
-  const ModelConfig& c = config_;
-  const bool last = layer_idx == c.n_layers - 1;
-  w_.queries.clear();
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    const int n_tokens = static_cast<int>(items_[i].tokens.size());
-    const int n = last ? items_[i].n_logits : n_tokens;
-    if (n == 0) continue;
-    const int skipped = n_tokens - n;
-    w_.queries.push_back({.kv = items_[i].layers[static_cast<std::size_t>(layer_idx)],
-                          .first_pos = items_[i].first_pos + skipped,
-                          .first_row = first_rows_[i] + skipped,
-                          .n_rows = n});
-  }
+  list_queries(config_, items_, layer_idx, w_.queries);
   if (w_.queries.empty()) return;
-  const attention::AttentionParams params{
-      .n_heads = c.n_heads,
-      .head_dim = c.head_dim,
-      .scale = c.attention_scale,
-      .softcap = c.attention_softcap,
-      .window = c.is_window_layer[static_cast<std::size_t>(layer_idx)] ? c.window : 0,
-      .q_row_stride = w_.qkv.stride(),
-      .out_row_stride = w_.heads.stride()};
+  attention::AttentionParams params = attention_params(config_, layer_idx);
+  params.q_row_stride = w_.qkv.stride();
+  params.out_row_stride = w_.heads.stride();
   attention::attend(pool_, params, w_.queries, w_.qkv.row(0), w_.heads.row(0), w_.attention);
 }
 

@@ -21,6 +21,7 @@ namespace kvasir::model {
 /// A float matrix that grows to the largest batch and is then kept.
 class RowBuffer {
  public:
+  static std::size_t bytes_for(int n_rows, int n_cols);
   /// Room for `n_rows` rows of `n_cols`; contents are undefined.
   void shape(int n_rows, int n_cols);
   float* row(int row_idx) { return data() + static_cast<std::size_t>(row_idx) * stride(); }
@@ -46,7 +47,16 @@ struct Workspace {
   attention::Scratch attention;
   std::vector<attention::QueryRows> queries;
 
+  void shape(const ModelConfig& config, int n_rows);
   std::uint64_t bytes() const;
+  /// bytes() after a pass over `items`, which grows what is too small: known before it is done.
+  std::uint64_t bytes_after(const ModelConfig& config, ActivationMode mode,
+                            std::span<const ForwardItem> items, int n_threads) const;
+
+ private:
+  /// Calls `visit(buffer, n_cols)` for every buffer that has a row per token.
+  template <class Self, class Visit>
+  static void for_row_buffers(Self& self, const ModelConfig& config, Visit visit);
 };
 
 /// Lives for one call. Requires: checked items (Model::forward).
@@ -89,7 +99,6 @@ class ForwardPass {
   ThreadPool& pool_;
   std::vector<int> first_rows_;  ///< [items + 1] of `items_`
   int n_rows_ = 0;               ///< shrinks to the wanted rows in the last layer
-  int n_wanted_ = 0;
 };
 
 }  // namespace kvasir::model

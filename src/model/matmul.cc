@@ -16,8 +16,10 @@ namespace {
 constexpr std::size_t kTaskActivationBytes = 48 * 1024;
 // Below this many weight bytes times tokens a fork costs more than it saves.
 constexpr std::size_t kSerialBytes = 16 * 1024;
-// Up to this many tokens the weights' stream decides: each thread takes one stretch of it.
+// Up to this many tokens the weights' stream decides: each thread has one stretch of it, in some
+// pieces, so that others can help a thread that is held up.
 constexpr int kStreamTokens = 2;
+constexpr int kStreamPieces = 8;
 
 enum class Kernel { kW4, kW8, kFloat };
 
@@ -48,11 +50,10 @@ int tokens_per_task(Kernel kernel, int n_cols) {
 
 void matmul_stream(ThreadPool& pool, Kernel kernel, const MatmulOperands& operands) {
   const std::int64_t n_blocks = operands.weights.n_blocks();
-  const std::int64_t n_threads = pool.n_threads();
-  pool.run([&](int thread_idx) {
-    const std::int64_t begin = n_blocks * thread_idx / n_threads;
-    const std::int64_t end = n_blocks * (thread_idx + 1) / n_threads;
-    if (begin == end) return;
+  const std::int64_t n_tasks = std::min<std::int64_t>(n_blocks, kStreamPieces * pool.n_threads());
+  pool.for_tasks(static_cast<int>(n_tasks), [&](int task_idx, int) {
+    const std::int64_t begin = n_blocks * task_idx / n_tasks;
+    const std::int64_t end = n_blocks * (task_idx + 1) / n_tasks;
     run_kernel(kernel, operands,
                {static_cast<int>(begin), static_cast<int>(end - begin), 0, operands.x.n_tokens()});
   });
@@ -92,8 +93,11 @@ void Activations::prepare(ThreadPool& pool, ActivationMode mode, const float* x,
   if (!has_groups()) return;
 
   const std::size_t n_groups = static_cast<std::size_t>(n_cols / kUnitCols);
-  const std::size_t bytes = static_cast<std::size_t>(n_tokens) * n_groups * sizeof(ActivationGroup);
-  if (bytes > buffer_.size()) buffer_ = AlignedBuffer(bytes);
+  const std::size_t bytes = bytes_for(mode, n_tokens, n_cols);
+  if (bytes > buffer_.size()) {
+    buffer_ = AlignedBuffer();  // give the old one back before asking for more
+    buffer_ = AlignedBuffer(bytes);
+  }
   auto* groups = reinterpret_cast<ActivationGroup*>(buffer_.data());
   pool.parallel_for(n_tokens, 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
@@ -101,6 +105,12 @@ void Activations::prepare(ThreadPool& pool, ActivationMode mode, const float* x,
                            groups + static_cast<std::size_t>(t) * n_groups);
     }
   });
+}
+
+std::size_t Activations::bytes_for(ActivationMode mode, int n_tokens, int n_cols) {
+  if (mode != ActivationMode::kInt8 || n_cols % kUnitCols != 0) return 0;
+  return static_cast<std::size_t>(n_tokens) * static_cast<std::size_t>(n_cols / kUnitCols) *
+         sizeof(ActivationGroup);
 }
 
 void matmul(ThreadPool& pool, const Matrix& w, const Activations& x, float* y,

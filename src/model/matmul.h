@@ -54,6 +54,8 @@ class Activations {
   }
   bool has_groups() const { return mode_ == ActivationMode::kInt8 && n_cols_ % 32 == 0; }
   std::size_t scratch_bytes() const { return buffer_.size(); }
+  /// Of the int8 form that `prepare` will keep.
+  static std::size_t bytes_for(ActivationMode mode, int n_tokens, int n_cols);
 
  private:
   ActivationMode mode_ = ActivationMode::kFloat32;

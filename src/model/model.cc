@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <utility>
 
@@ -48,6 +49,16 @@ Status check_item(const ModelConfig& config, const ForwardItem& item) {
     KVASIR_CHECK(view.n_tokens >= item.first_pos + static_cast<int>(n_tokens));
   }
   return {};
+}
+
+/// No infinity, no NaN: exponent bits not all ones. Integers, so that the loop vectorizes.
+bool all_finite(std::span<const float> values) {
+  constexpr std::uint32_t kExponent = 0x7F800000;
+  std::uint32_t n_bad = 0;
+  for (const float value : values) {
+    n_bad += (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent;
+  }
+  return n_bad == 0;
 }
 
 }  // namespace
@@ -113,6 +124,10 @@ std::uint64_t Model::streamed_bytes() const {
 
 std::uint64_t Model::scratch_bytes() const { return impl_->workspace_.bytes(); }
 
+std::uint64_t Model::scratch_bytes_after(std::span<const ForwardItem> items, int n_threads) const {
+  return impl_->workspace_.bytes_after(impl_->config_, impl_->mode_, items, n_threads);
+}
+
 double Model::multiply_adds(int n_context) const {
   const ModelConfig& c = impl_->config_;
   const Weights& weights = impl_->loaded_.weights;
@@ -139,6 +154,11 @@ Status Model::forward(std::span<const ForwardItem> items, ThreadPool& pool,
     ForwardPass pass(impl_->config_, impl_->loaded_.weights, impl_->mode_, items, impl_->workspace_,
                      pool);
     pass.run(logits.data());
+    if (!all_finite(logits)) {
+      return Error{ErrorCode::kInvalidModel,
+                   "forward: got logits that are not finite, want finite weights (damaged file?), "
+                   "or K and V within their cache type's range (bf16 and f32 reach further)"};
+    }
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::kExhausted,
                  fmt::format("forward: the system has no memory left; got a batch of {} items",

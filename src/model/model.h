@@ -56,6 +56,8 @@ class Model {
   std::uint64_t streamed_bytes() const;
   /// Scratch kept at present.
   std::uint64_t scratch_bytes() const;
+  /// Scratch kept after a forward pass over `items`: what to reserve before it. Exact.
+  std::uint64_t scratch_bytes_after(std::span<const ForwardItem> items, int n_threads) const;
   /// Multiply-adds of one token at history length `n_context` (weights + attention).
   double multiply_adds(int n_context) const;
   /// Of those, the share of the vocabulary projection, done only where logits are wanted.
@@ -64,6 +66,7 @@ class Model {
   /// Computes every item's tokens, writes their K/V through the views, and gives the wanted rows'
   /// logits: [sum of n_logits][vocab_size], in item order.
   /// Requires: token ids in range (checked: kInvalidArgument), sum of tokens >= 1.
+  /// Errors: also kInvalidModel (a logit that is not finite: nobody may go on with it).
   Status forward(std::span<const ForwardItem> items, ThreadPool& pool, std::vector<float>& logits);
 
   class Impl;

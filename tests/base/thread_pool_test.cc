@@ -66,6 +66,52 @@ TEST(ThreadPool, ABarrierSeparatesWritesFromReads) {
   }
 }
 
+TEST(ThreadPool, EveryTaskRunsOnceInEveryRegion) {
+  for (const int n_threads : {1, 2, 3, 8}) {
+    ThreadPool pool(n_threads);
+    for (int region = 0; region < 2000; ++region) {
+      // Regions of changing size, one right after the other: who comes late must find nothing.
+      const int n_tasks = region * 7 % 23;
+      std::vector<std::atomic<int>> n_visits(static_cast<std::size_t>(n_tasks));
+      std::atomic<int> n_bad_threads{0};
+      pool.for_tasks(n_tasks, [&](int task_idx, int thread_idx) {
+        ++n_visits[static_cast<std::size_t>(task_idx)];
+        n_bad_threads += thread_idx < 0 || thread_idx >= n_threads;
+      });
+      for (const std::atomic<int>& n : n_visits) ASSERT_EQ(n.load(), 1) << n_tasks;
+      ASSERT_EQ(n_bad_threads.load(), 0);
+    }
+  }
+}
+
+TEST(ThreadPool, AThreadStuckInATaskKeepsNoOtherTaskFromBeingDone) {
+  ThreadPool pool(3);
+  constexpr int kTasks = 30;
+  for (int stuck = 0; stuck < 3; ++stuck) {
+    std::atomic<int> n_done{0};
+    std::atomic<bool> somebody_is_stuck{false};
+    pool.for_tasks(kTasks, [&](int, int thread_idx) {
+      if (thread_idx == stuck && !somebody_is_stuck.exchange(true)) {
+        while (n_done.load() < kTasks - 1) std::this_thread::yield();
+      }
+      ++n_done;
+    });
+    EXPECT_EQ(n_done.load(), kTasks);
+  }
+}
+
+TEST(ThreadPool, TasksAndOwnTasksAlternate) {
+  ThreadPool pool(3);
+  for (int region = 0; region < 1000; ++region) {
+    std::vector<int> n_calls(3, 0);
+    pool.run([&](int thread_idx) { ++n_calls[static_cast<std::size_t>(thread_idx)]; });
+    ASSERT_EQ(n_calls, std::vector<int>(3, 1));
+    std::atomic<int> n_tasks{0};
+    pool.for_tasks(5, [&](int, int) { ++n_tasks; });
+    ASSERT_EQ(n_tasks.load(), 5);
+  }
+}
+
 TEST(ThreadPool, ParallelForCoversEveryIndexOnce) {
   for (const int n_threads : {1, 2, 4}) {
     ThreadPool pool(n_threads);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,42 @@ Output run(Engine& engine, Session& session, const GenerationParams& params) {
 
 std::vector<TokenId> encode(const Engine& engine, const std::string& text) {
   return engine.tokenizer().encode(text, text::AddSpecial::kYes, text::ParseSpecial::kNo);
+}
+
+TEST(Engine, RefusesABatchBeforeItsScratchIsThere) {
+  const auto unlimited = load_stories();
+  EngineOptions options;
+  options.budget_bytes = unlimited->model().weight_bytes() + (3 << 19);
+  const auto engine = load_stories(options);
+  const std::vector<TokenId> tokens(400, 5);
+  cache::Sequence sequence = engine->cache().open();
+  std::vector<float> logits;
+  const Engine::Step step{&sequence, tokens, 1};
+  const Status status = engine->forward({&step, 1}, logits);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(status.error().message.find("scratch"), std::string::npos) << status.error().message;
+  EXPECT_EQ(engine->model().scratch_bytes(), 0u);
+  EXPECT_EQ(sequence.n_tokens(), 0);
+  const Engine::Step smaller{&sequence, std::span(tokens).first(8), 1};
+  const Status fits = engine->forward({&smaller, 1}, logits);
+  EXPECT_TRUE(fits) << fits.error().message;
+  const cache::MemorySummary memory = engine->memory_summary();
+  EXPECT_LE(memory.reserved_weights + memory.reserved_kv + memory.reserved_scratch,
+            options.budget_bytes);
+}
+
+TEST(Generation, EveryTokenRuledOutIsAnError) {
+  const auto engine = load_stories();
+  Session session(*engine);
+  ASSERT_TRUE(session.prompt(encode(*engine, "Once")));
+  GenerationParams params = greedy(4);
+  for (TokenId token = 0; token < engine->model().config().vocab_size; ++token) {
+    params.sampling.logit_bias.emplace_back(token, -std::numeric_limits<float>::infinity());
+  }
+  const auto event = Generation(*engine, session, params).next();
+  ASSERT_FALSE(event);
+  EXPECT_EQ(event.error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(StopMatcher, FindsAStopAcrossEverySplit) {

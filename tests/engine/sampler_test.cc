@@ -24,7 +24,7 @@ std::map<TokenId, double> frequencies(const SamplingParams& params, std::vector<
                                       int n = 20000) {
   Sampler sampler(params);
   std::map<TokenId, double> shares;
-  for (int i = 0; i < n; ++i) shares[sampler.sample(logits, {})] += 1.0 / n;
+  for (int i = 0; i < n; ++i) shares[*sampler.sample(logits, {})] += 1.0 / n;
   return shares;
 }
 
@@ -108,12 +108,12 @@ TEST(Sampler, LogitBiasAddsAndForbids) {
   EXPECT_EQ(Sampler(params).sample(std::vector<float>{3.0f, 9.0f, 0.0f}, {}), 2);
 }
 
-TEST(Sampler, NanNeverWinsAndAllForbiddenStillGivesAToken) {
+TEST(Sampler, NanNeverWinsAndAllForbiddenGivesNone) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const float temperature : {0.0f, 1.0f}) {
     Sampler sampler(plain(temperature));
     EXPECT_EQ(sampler.sample(std::vector<float>{nan, 1.0f, nan}, {}), 1);
-    EXPECT_EQ(sampler.sample(std::vector<float>{nan, nan}, {}), 0);
+    EXPECT_EQ(sampler.sample(std::vector<float>{nan, nan}, {}), std::nullopt);
   }
 }
 

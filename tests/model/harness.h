@@ -104,7 +104,10 @@ class Harness {
     }
     for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
     std::vector<float> logits;
+    const auto scratch = model_->scratch_bytes_after(items, pool_.n_threads());
     const Status status = model_->forward(items, pool_, logits);
+    // What a budget would have reserved before the pass is what the pass came to hold.
+    EXPECT_EQ(model_->scratch_bytes(), scratch);
     EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message);
     for (const Step& step : steps) step.sequence->free_below_windows();
     return logits;

@@ -29,7 +29,7 @@ std::vector<nlohmann::json> index_entries() {
   return entries;
 }
 
-/// What loaded must also run: NaNs in weights are garbage out, never a crash.
+/// What loaded must also run, or say that its weights give no finite logits; never a crash.
 void run_a_little(const gguf::File& file, ActivationMode mode) {
   ThreadPool pool(2);
   cache::ByteBudget budget;
@@ -47,7 +47,8 @@ void run_a_little(const gguf::File& file, ActivationMode mode) {
   const auto views = sequence.views();
   const ForwardItem item{.tokens = tokens, .first_pos = 0, .layers = views, .n_logits = 2};
   std::vector<float> logits;
-  ASSERT_TRUE((*model)->forward({&item, 1}, pool, logits).has_value());
+  const Status status = (*model)->forward({&item, 1}, pool, logits);
+  EXPECT_TRUE(status.has_value() || status.error().code == ErrorCode::kInvalidModel);
   EXPECT_EQ(logits.size(), 2u * static_cast<std::size_t>((*model)->config().vocab_size));
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,29 @@ TEST_F(ModelLoad, RefusesWhatTheBudgetCannotHold) {
   EXPECT_NE(model.error().message.find_first_of("0123456789"), std::string::npos)
       << model.error().message;
   EXPECT_EQ(small.reserved(), 0u);
+}
+
+TEST_F(ModelLoad, LogitsThatAreNotFiniteAreAnError) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), 3e38f}) {
+    GgufWriter writer = tiny_llama();
+    writer.remove_tensor("output_norm.weight");
+    writer.add_f32_tensor("output_norm.weight", {32}, std::vector<float>(32, bad));
+    const auto model = load(writer);
+    ASSERT_TRUE(model.has_value()) << model.error().message;
+    cache::CacheOptions options;
+    options.groups = (*model)->cache_groups();
+    const auto kv = cache::KvCache::create(options, budget_);
+    cache::Sequence sequence = (*kv)->open();
+    ASSERT_TRUE(sequence.append(1).has_value());
+    const auto views = sequence.views();
+    const TokenId token = 1;
+    const ForwardItem item{
+        .tokens = {&token, 1}, .first_pos = 0, .layers = views, .n_logits = 1};
+    std::vector<float> logits;
+    const Status status = (*model)->forward({&item, 1}, pool_, logits);
+    ASSERT_FALSE(status.has_value());
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidModel);
+  }
 }
 
 TEST_F(ModelLoad, ReportsProgressUpToOne) {
