@@ -32,7 +32,8 @@ constexpr std::array<Shape, 5> kShapes{
     {{576, 576}, {192, 576}, {1536, 576}, {576, 1536}, {49152, 576}}};
 
 // Random blocks with small f16 scales, so that sums stay finite.
-model::Matrix random_matrix(TensorType type, Shape shape, ThreadPool& pool, unsigned seed) {
+model::Matrix random_matrix(TensorType type, Shape shape, ThreadPool& pool, unsigned seed,
+                            model::WeightArena& arena) {
   const gguf::TypeTraits& traits = *gguf::type_traits(type);
   std::mt19937 random(seed);
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(shape.n_rows) * shape.n_cols /
@@ -56,7 +57,7 @@ model::Matrix random_matrix(TensorType type, Shape shape, ThreadPool& pool, unsi
                   static_cast<std::uint64_t>(shape.n_rows), 1, 1};
   tensor.data = bytes;
   const gguf::TensorInfo* tensors[] = {&tensor};
-  return model::Matrix::pack(gguf::File(), tensors, pool).value();
+  return model::Matrix::pack(gguf::File(), tensors, pool, &arena).value();
 }
 
 void matmul(benchmark::State& state, TensorType type, Shape shape, int n_tokens, int n_threads,
@@ -66,9 +67,12 @@ void matmul(benchmark::State& state, TensorType type, Shape shape, int n_tokens,
   const std::size_t one = static_cast<std::size_t>(shape.n_rows) * shape.n_cols;
   const std::size_t n_copies =
       n_tokens > 4 ? 1 : std::max<std::size_t>(1, (std::size_t{160} << 20) / one);
+  const std::uint64_t packed =
+      model::packed_bytes(*model::Matrix::format_for(type), shape.n_rows, shape.n_cols);
+  model::WeightArena arena(n_copies * model::WeightArena::rounded(packed));
   std::vector<model::Matrix> matrices;
   for (std::size_t i = 0; i < n_copies; ++i) {
-    matrices.push_back(random_matrix(type, shape, pool, static_cast<unsigned>(i)));
+    matrices.push_back(random_matrix(type, shape, pool, static_cast<unsigned>(i), arena));
   }
   std::vector<float> x(static_cast<std::size_t>(n_tokens) * shape.n_cols);
   std::vector<float> y(static_cast<std::size_t>(n_tokens) * shape.n_rows);

@@ -97,11 +97,11 @@ std::size_t partial_floats(const AttentionParams& params, const Block& block) {
 
 /// How a call is cut, and where each part of the plan lies in the scratch.
 struct Layout {
-  int max_rows = 0;             ///< of a block
-  std::int64_t cost = 0;        ///< of the whole call
-  std::int64_t task_cost = 0;   ///< wanted; 0: blocks stay whole
+  int max_rows = 0;            ///< of a block
+  std::int64_t cost = 0;       ///< of the whole call
+  std::int64_t task_cost = 0;  ///< wanted; 0: blocks stay whole
   std::size_t n_blocks = 0, n_tasks = 0;
-  std::size_t work_bytes = 0;   ///< of one thread
+  std::size_t work_bytes = 0;  ///< of one thread
   std::size_t work_at = 0, blocks_at = 0, tasks_at = 0, left_at = 0, partials_at = 0, bytes = 0;
 };
 

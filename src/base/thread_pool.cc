@@ -144,7 +144,8 @@ void ThreadPool::barrier() {
 
 /// Spins, then parks, until the thread's stretch is of another region than `seen`; that one.
 std::uint32_t ThreadPool::wait_for_region_after(std::uint32_t seen, int thread_idx) {
-  const std::atomic<std::uint64_t>& ticket = stretches_[static_cast<std::size_t>(thread_idx)].ticket;
+  const std::atomic<std::uint64_t>& ticket =
+      stretches_[static_cast<std::size_t>(thread_idx)].ticket;
   const auto region = [&](std::memory_order order) {
     return static_cast<std::uint32_t>(ticket.load(order) >> 32);
   };

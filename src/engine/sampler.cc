@@ -102,7 +102,8 @@ TokenId Sampler::draw() {
   return candidates_[n_kept - 1].token;
 }
 
-std::optional<TokenId> Sampler::sample(std::span<const float> logits, std::span<const TokenId> history) {
+std::optional<TokenId> Sampler::sample(std::span<const float> logits,
+                                       std::span<const TokenId> history) {
   KVASIR_CHECK(!logits.empty());
   logits_.assign(logits.begin(), logits.end());
   apply_bias_and_penalties(history);

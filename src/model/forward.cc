@@ -37,8 +37,7 @@ attention::AttentionParams attention_params(const ModelConfig& config, int layer
   params.head_dim = config.head_dim;
   params.scale = config.attention_scale;
   params.softcap = config.attention_softcap;
-  params.window =
-      config.is_window_layer[static_cast<std::size_t>(layer_idx)] ? config.window : 0;
+  params.window = config.is_window_layer[static_cast<std::size_t>(layer_idx)] ? config.window : 0;
   return params;
 }
 
@@ -133,8 +132,8 @@ std::uint64_t Workspace::bytes_after(const ModelConfig& config, ActivationMode m
     const bool is_last = layer == config.n_layers - 1;
     if (std::exchange(seen[(is_window ? 2 : 0) + (is_last ? 1 : 0)], true)) continue;
     list_queries(config, items, layer, rows);
-    most = std::max(most,
-                    attention::scratch_bytes(attention_params(config, layer), rows, n_threads));
+    most =
+        std::max(most, attention::scratch_bytes(attention_params(config, layer), rows, n_threads));
   }
   return total + most;
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/units.h"
 #include "model/packed_layout.h"
 #include "model/weight_blocks.h"
 #include "simd/half.h"
@@ -115,6 +116,24 @@ Result<PackedFormat> Matrix::format_for(TensorType type) {
 std::uint64_t packed_bytes(const PackedFormat& format, int n_rows, int n_cols) {
   const std::uint64_t n_blocks = (static_cast<std::uint64_t>(n_rows) + kBlockRows - 1) / kBlockRows;
   return n_blocks * block_bytes(format, n_cols);
+}
+
+namespace {
+constexpr std::uint64_t kLineBytes = 64;  // a unit begins at a cache line
+}  // namespace
+
+WeightArena::WeightArena(std::uint64_t bytes)
+    : memory_(std::make_shared<AlignedBuffer>(static_cast<std::size_t>(bytes))) {}
+
+std::uint64_t WeightArena::rounded(std::uint64_t packed_bytes) {
+  return round_up(packed_bytes, kLineBytes);
+}
+
+std::uint8_t* WeightArena::take(std::uint64_t bytes) {
+  KVASIR_CHECK(bytes <= memory_->size() - n_taken_);
+  std::uint8_t* at = memory_->data() + n_taken_;
+  n_taken_ += rounded(bytes);
+  return at;
 }
 
 void Matrix::dequantize_row(int row, float* out) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <optional>
 
 #include "model/matrix.h"
 #include "model/packed_layout.h"
@@ -167,7 +168,7 @@ Result<std::int64_t> check_stack(std::span<const TensorInfo* const> tensors,
 }  // namespace
 
 Result<Matrix> Matrix::pack(const gguf::File& file, std::span<const TensorInfo* const> tensors,
-                            ThreadPool& pool) {
+                            ThreadPool& pool, WeightArena* arena) {
   KVASIR_CHECK(!tensors.empty());
   KVASIR_ASSIGN_OR_RETURN(const PackedFormat format, format_for(tensors[0]->type));
   KVASIR_ASSIGN_OR_RETURN(const std::int64_t n_rows, check_stack(tensors, format));
@@ -177,11 +178,15 @@ Result<Matrix> Matrix::pack(const gguf::File& file, std::span<const TensorInfo* 
   matrix.n_cols_ = static_cast<int>(tensors[0]->shape[0]);
   matrix.format_ = format;
   matrix.block_bytes_ = model::block_bytes(format, matrix.n_cols_);
-  matrix.packed_ = AlignedBuffer(model::packed_bytes(format, matrix.n_rows_, matrix.n_cols_));
+  std::optional<WeightArena> own;
+  if (arena == nullptr) arena = &own.emplace(WeightArena::rounded(matrix.packed_bytes()));
+  std::uint8_t* const packed = arena->take(matrix.packed_bytes());
+  matrix.packed_ = packed;
+  matrix.memory_ = arena->memory();
 
   const RowSource source(tensors);
   const auto pack_block = [&](std::int64_t b) {
-    std::uint8_t* block = matrix.packed_.data() + static_cast<std::size_t>(b) * matrix.block_bytes_;
+    std::uint8_t* block = packed + static_cast<std::size_t>(b) * matrix.block_bytes_;
     for (std::int64_t row = b * kBlockRows; row < std::min(n_rows, (b + 1) * kBlockRows); ++row) {
       const int lane = static_cast<int>(row % kBlockRows);
       if (is_integer(format)) {

@@ -101,7 +101,7 @@ Status Loader::plan_matrix(std::vector<const gguf::TensorInfo*> tensors, Matrix&
   int n_rows = 0;
   for (const gguf::TensorInfo* tensor : tensors) n_rows += static_cast<int>(tensor->shape[1]);
   const std::uint64_t bytes =
-      model::packed_bytes(format, n_rows, static_cast<int>(tensors[0]->shape[0]));
+      WeightArena::rounded(packed_bytes(format, n_rows, static_cast<int>(tensors[0]->shape[0])));
   packed_bytes_ += bytes;
   planned_.push_back({&target, std::move(tensors), bytes});
   return {};
@@ -243,9 +243,10 @@ Status Loader::plan() {
 }
 
 Status Loader::pack(ThreadPool& pool, const std::function<void(double)>& progress) {
+  WeightArena arena(packed_bytes_);
   std::uint64_t done = 0;
   for (PlannedMatrix& planned : planned_) {
-    KVASIR_ASSIGN_OR_RETURN(*planned.target, Matrix::pack(file_, planned.tensors, pool));
+    KVASIR_ASSIGN_OR_RETURN(*planned.target, Matrix::pack(file_, planned.tensors, pool, &arena));
     done += planned.bytes;
     if (progress) progress(static_cast<double>(done) / static_cast<double>(packed_bytes_));
   }

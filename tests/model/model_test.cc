@@ -86,8 +86,7 @@ TEST_F(ModelLoad, LogitsThatAreNotFiniteAreAnError) {
     ASSERT_TRUE(sequence.append(1).has_value());
     const auto views = sequence.views();
     const TokenId token = 1;
-    const ForwardItem item{
-        .tokens = {&token, 1}, .first_pos = 0, .layers = views, .n_logits = 1};
+    const ForwardItem item{.tokens = {&token, 1}, .first_pos = 0, .layers = views, .n_logits = 1};
     std::vector<float> logits;
     const Status status = (*model)->forward({&item, 1}, pool_, logits);
     ASSERT_FALSE(status.has_value());
