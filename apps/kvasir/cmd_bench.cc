@@ -13,7 +13,7 @@
 namespace kvasir::cli {
 namespace {
 
-constexpr const char* kCounts = "counts";
+constexpr const char* kCounts = "counts such as 0,512";
 
 struct BenchFlags {
   ModelFlags model;
@@ -171,8 +171,9 @@ Status bench_rows(const BenchFlags& flags) {
 }
 
 Status bench_saving(const BenchFlags& flags) {
-  KVASIR_ASSIGN_OR_RETURN(const std::vector<int> lengths,
-                          parse_numbers("--lengths", flags.lengths, 2, "counts of 2 or more"));
+  KVASIR_ASSIGN_OR_RETURN(
+      const std::vector<int> lengths,
+      parse_numbers("--lengths", flags.lengths, 2, "counts of 2 or more, such as 128,1024"));
   KVASIR_ASSIGN_OR_RETURN(const auto loaded, flags.model.load());
   engine::Engine& engine = *loaded;
   ProgressBar bar("bench");
@@ -213,6 +214,11 @@ Status bench_saving(const BenchFlags& flags) {
   return {};
 }
 
+std::string check_output(const std::string& name) {
+  const bool is_known = name == "md" || name == "json";
+  return is_known ? std::string() : fmt::format("got '{}', want md or json", name);
+}
+
 Status bench(const BenchFlags& flags) {
   if (flags.n_repetitions < 1 || flags.n_repetitions > 1000) {
     return Error{ErrorCode::kInvalidArgument,
@@ -241,8 +247,7 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
   sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")
       ->needs(no_kv_cache);
   no_kv_cache->excludes(prompt)->excludes(generate)->excludes(depth)->excludes(roofline);
-  auto* output = sub->add_option("-o,--output", flags->output, "md or json")
-                     ->check(CLI::IsMember({"md", "json"}));
+  auto* output = sub->add_option("-o,--output", flags->output, "md or json")->check(check_output);
   sub->add_flag_callback(
          "--json", [flags] { flags->output = "json"; }, "same as -o json")
       ->excludes(output);

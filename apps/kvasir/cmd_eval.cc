@@ -65,8 +65,8 @@ Status logits(const LogitsFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(const auto engine, flags.model.load());
   std::vector<int> positions(ids.size());
   if (!flags.positions.empty()) {
-    KVASIR_ASSIGN_OR_RETURN(positions,
-                            parse_numbers("--positions", flags.positions, 0, "positions"));
+    KVASIR_ASSIGN_OR_RETURN(
+        positions, parse_numbers("--positions", flags.positions, 0, "positions such as 0,17"));
   } else {
     std::iota(positions.begin(), positions.end(), 0);
   }

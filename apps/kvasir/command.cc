@@ -343,7 +343,7 @@ Result<std::vector<int>> parse_numbers(const char* flag, const std::string& text
     const auto number = parse_whole(item, least, INT_MAX);
     if (!number) {
       return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("{}: got '{}', want {} such as 1,2,3", flag, text, want)};
+                   fmt::format("{}: got '{}', want {}", flag, text, want)};
     }
     numbers.push_back(static_cast<int>(*number));
     if (rest.find(',') == std::string_view::npos) return numbers;
@@ -352,7 +352,7 @@ Result<std::vector<int>> parse_numbers(const char* flag, const std::string& text
 }
 
 Result<std::vector<TokenId>> parse_ids(const std::string& text) {
-  return parse_numbers("--ids", text, 0, "token ids");
+  return parse_numbers("--ids", text, 0, "token ids such as 1,2,3");
 }
 
 }  // namespace kvasir::cli

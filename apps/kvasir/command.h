@@ -94,7 +94,7 @@ std::string dump(const nlohmann::json& json);
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
 nlohmann::json to_json(const cache::MemorySummary& memory);
 /// "1,2,3" (brackets around are fine) into numbers of at least `least`. Errors: kInvalidArgument:
-/// `flag`, the text, and `want`, which completes "want ... such as 1,2,3".
+/// `flag`, the text, and `want`: "counts such as 0,512".
 Result<std::vector<int>> parse_numbers(const char* flag, const std::string& text, int least,
                                        const char* want);
 /// The value of --ids. Errors: kInvalidArgument.

@@ -40,6 +40,7 @@ void set_up_again(EditLine* editor) {
   el_resize(editor);
   el_set(editor, EL_PREP_TERM, 0);  // else it believes that nothing has changed
   el_set(editor, EL_PREP_TERM, 1);
+  write_stderr("\r\x1b[K");  // over the line that stands there
   el_set(editor, EL_REFRESH);
 }
 

@@ -15,22 +15,10 @@ import termios
 import time
 import unittest
 
-from support import BINARY, INVALID_MODEL, OK, STORIES, kvasir
+from support import BINARY, INVALID_MODEL, OK, STORIES, kvasir, stories_with_template
 
 PROMPT = r">>> $"
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
-
-
-def with_template(template):
-    """The stories model with a chat template as its first key; what follows keeps its alignment."""
-    model = STORIES.read_bytes()
-    key, alignment, string_type = b"tokenizer.chat_template", 32, 8
-    text = template.encode()
-    n_bytes = 8 + len(key) + 4 + 8 + len(text) + len("{##}")
-    text += b"{#" + b" " * (-n_bytes % alignment) + b"#}"
-    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", string_type, len(text)) + text
-    n_keys = struct.unpack_from("<Q", model, 16)[0]
-    return model[:16] + struct.pack("<Q", n_keys + 1) + entry + model[24:]
 
 
 class Terminal:
@@ -89,7 +77,7 @@ class Chat(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.home = pathlib.Path(directory.name)
         self.model = self.home / "chat.gguf"
-        self.model.write_bytes(with_template(TEMPLATE))
+        self.model.write_bytes(stories_with_template(TEMPLATE))
         self.env = {"XDG_DATA_HOME": str(self.home), "HOME": str(self.home)}
         self.chats = self.home / "kvasir" / "chats"
         self.flags = ("-m", self.model, "-t", 1, "--temp", 0)

@@ -1,16 +1,27 @@
 """Standard streams that fail, and Ctrl-C outside a conversation."""
 
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 import unittest
 
-from support import BINARY, ERROR, INTERRUPTED, OK, STORIES, USAGE
+from support import (
+    BINARY,
+    ERROR,
+    INTERRUPTED,
+    OK,
+    STORIES,
+    USAGE,
+    stories_with_template,
+)
 
 M = ("-m", str(STORIES))
 RUN = ("run", *M, "--raw", "-n", "4", "--temp", "0", "-p", "Once")
@@ -116,6 +127,45 @@ class Interrupts(unittest.TestCase):
             fifo = os.path.join(directory, "fifo")
             os.mkfifo(fifo)
             self.interrupt("run", *M, "--raw", "-f", fifo)
+
+    def test_a_second_interrupt_ends_what_the_first_can_not(self):
+        ids = ",".join(["5"] * 200)
+        process = subprocess.Popen(
+            [BINARY, "eval", "logits", *M, "--ids", ids, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        self.assertTrue(select.select([process.stdout], [], [], 60)[0])  # now the pipe fills up
+        process.send_signal(signal.SIGINT)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=60), INTERRUPTED)
+        process.stdout.close()
+
+    def test_a_conversation_from_a_pipe_ends(self):
+        reader, writer = os.pipe()
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(stories_with_template("{{ messages[-1].content }}"))
+            file.flush()
+            self.interrupt("chat", "-m", file.name, stdin=reader)
+        os.close(reader)
+        os.close(writer)
+
+    def test_progress_is_no_wider_than_the_terminal(self):
+        pid, fd = pty.fork()
+        if pid == 0:
+            bench = ("bench", *M, "-t", "1", "-p", "0", "-n", "500", "-d", "0,8", "-r", "400")
+            os.execve(BINARY, [BINARY, *bench], dict(os.environ, TERM="xterm"))
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+        out = b""
+        while b"bench" not in out:
+            out += os.read(fd, 4096)
+        os.kill(pid, signal.SIGINT)
+        os.waitpid(pid, 0)
+        os.close(fd)
+        for line in out.split(b"\r\x1b[K"):
+            self.assertLess(len(line), 20, out)
 
     def test_one_end_of_file_at_a_terminal_is_enough(self):
         pid, fd = pty.fork()
