@@ -1,6 +1,7 @@
 // kvasir bench: tokens per second at depth, in llama-bench's columns, and what the KV cache saves.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/units.h"
@@ -12,10 +13,14 @@
 namespace kvasir::cli {
 namespace {
 
+constexpr const char* kCounts = "counts such as 0,512";
+
 struct BenchFlags {
   ModelFlags model;
-  eval::ThroughputOptions options;
-  std::vector<int> lengths{128, 256, 512, 1024, 2048};
+  std::string n_prompt = "512", n_generate = "128", n_depth = "0";
+  std::string lengths = "128,256,512,1024,2048";
+  int n_repetitions = 5;
+  bool with_roofline = false;
   bool no_kv_cache = false;
   std::string output = "md";
 };
@@ -120,14 +125,40 @@ nlohmann::json row_json(const Setting& setting, const eval::ThroughputRow& row) 
           {"samples_ts", rates}};
 }
 
-Status bench_rows(const BenchFlags& flags, engine::Engine& engine) {
+Result<eval::ThroughputOptions> row_options(const BenchFlags& flags) {
+  eval::ThroughputOptions options;
+  options.n_repetitions = flags.n_repetitions;
+  options.with_roofline = flags.with_roofline;
+  KVASIR_ASSIGN_OR_RETURN(options.n_prompt,
+                          parse_numbers("--n-prompt", flags.n_prompt, 0, kCounts));
+  KVASIR_ASSIGN_OR_RETURN(options.n_generate,
+                          parse_numbers("--n-gen", flags.n_generate, 0, kCounts));
+  KVASIR_ASSIGN_OR_RETURN(options.n_depth, parse_numbers("--n-depth", flags.n_depth, 0, kCounts));
+  const auto has_work = [](const std::vector<int>& counts) {
+    return std::any_of(counts.begin(), counts.end(), [](int count) { return count > 0; });
+  };
+  if (!has_work(options.n_prompt) && !has_work(options.n_generate)) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("bench: nothing to measure; got --n-prompt {} and --n-gen {}, want one "
+                    "above 0",
+                    flags.n_prompt, flags.n_generate)};
+  }
+  return options;
+}
+
+Status bench_rows(const BenchFlags& flags) {
+  KVASIR_ASSIGN_OR_RETURN(const eval::ThroughputOptions options, row_options(flags));
+  KVASIR_ASSIGN_OR_RETURN(const auto loaded, flags.model.load());
+  engine::Engine& engine = *loaded;
   ProgressBar bar("bench");
   const auto progress = [&](const std::string& note) { bar.update(0, note); };
-  KVASIR_ASSIGN_OR_RETURN(const auto rows, eval::throughput(engine, flags.options, progress));
+  KVASIR_ASSIGN_OR_RETURN(const auto rows,
+                          eval::throughput(engine, options, progress, &interrupted()));
   const Setting setting = setting_of(engine);
   if (flags.output == "md") {
     print_markdown(setting, rows);
-    if (flags.options.with_roofline) print_rooflines(rows);
+    if (flags.with_roofline) print_rooflines(rows);
     return {};
   }
   nlohmann::json all = nlohmann::json::array();
@@ -139,12 +170,17 @@ Status bench_rows(const BenchFlags& flags, engine::Engine& engine) {
   return {};
 }
 
-Status bench_saving(const BenchFlags& flags, engine::Engine& engine) {
+Status bench_saving(const BenchFlags& flags) {
+  KVASIR_ASSIGN_OR_RETURN(
+      const std::vector<int> lengths,
+      parse_numbers("--lengths", flags.lengths, 2, "counts of 2 or more, such as 128,1024"));
+  KVASIR_ASSIGN_OR_RETURN(const auto loaded, flags.model.load());
+  engine::Engine& engine = *loaded;
   ProgressBar bar("bench");
   const auto progress = [&](const std::string& note) { bar.update(0, note); };
   KVASIR_ASSIGN_OR_RETURN(
       const auto savings,
-      eval::cache_saving(engine, flags.lengths, flags.options.n_repetitions, progress));
+      eval::cache_saving(engine, lengths, flags.n_repetitions, progress, &interrupted()));
   const Setting setting = setting_of(engine);
   nlohmann::json all = nlohmann::json::array();
   std::string table = fmt::format(
@@ -152,7 +188,7 @@ Status bench_saving(const BenchFlags& flags, engine::Engine& engine) {
       "| tokens | ms, KV cache | ms, recomputed | ratio | multiply-adds, KV cache | recomputed | "
       "saved |\n"
       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
-      setting.cpu, setting.type, setting.n_threads, flags.options.n_repetitions);
+      setting.cpu, setting.type, setting.n_threads, flags.n_repetitions);
   for (const eval::CacheSaving& saving : savings) {
     const double saved = 1.0 - saving.cached_multiply_adds / saving.recomputed_multiply_adds;
     table += fmt::format("| {} | {:.2f} | {:.1f} | {:.0f}x | {:.3g} | {:.3g} | {:.2f} % |\n",
@@ -171,29 +207,24 @@ Status bench_saving(const BenchFlags& flags, engine::Engine& engine) {
     print(dump({{"cpu_info", setting.cpu},
                 {"model_type", setting.type},
                 {"n_threads", setting.n_threads},
-                {"n_repetitions", flags.options.n_repetitions},
+                {"n_repetitions", flags.n_repetitions},
                 {"rows", all}}) +
           "\n");
   }
   return {};
 }
 
+std::string check_output(const std::string& name) {
+  const bool is_known = name == "md" || name == "json";
+  return is_known ? std::string() : fmt::format("got '{}', want md or json", name);
+}
+
 Status bench(const BenchFlags& flags) {
-  if (flags.options.n_repetitions < 1 || flags.options.n_repetitions > 1000) {
+  if (flags.n_repetitions < 1 || flags.n_repetitions > 1000) {
     return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("--repetitions: got {}, want 1 to 1000", flags.options.n_repetitions)};
+                 fmt::format("--repetitions: got {}, want 1 to 1000", flags.n_repetitions)};
   }
-  for (const auto* values :
-       {&flags.options.n_prompt, &flags.options.n_generate, &flags.options.n_depth}) {
-    for (const int value : *values) {
-      if (value < 0) {
-        return Error{ErrorCode::kInvalidArgument,
-                     fmt::format("bench: got {}, want a count >= 0", value)};
-      }
-    }
-  }
-  KVASIR_ASSIGN_OR_RETURN(const auto engine, flags.model.load());
-  return flags.no_kv_cache ? bench_saving(flags, *engine) : bench_rows(flags, *engine);
+  return flags.no_kv_cache ? bench_saving(flags) : bench_rows(flags);
 }
 
 }  // namespace
@@ -202,23 +233,33 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* sub = app.add_subcommand("bench", "tokens per second at depth; llama-bench's columns");
   flags->model.add(*sub, ModelFlags::Set::kEngine);
-  sub->add_option("-p,--n-prompt", flags->options.n_prompt, "prompt sizes: 512,2048; 0: none")
-      ->delimiter(',');
-  sub->add_option("-n,--n-gen", flags->options.n_generate, "tokens to generate; 0: none")
-      ->delimiter(',');
-  sub->add_option("-d,--n-depth", flags->options.n_depth, "history sizes: 0,4096")->delimiter(',');
-  sub->add_option("-r,--repetitions", flags->options.n_repetitions, "timed runs of each row");
-  sub->add_flag("--roofline", flags->options.with_roofline,
-                "beside each row what this machine allows, probed before and after it");
-  sub->add_flag("--no-kv-cache", flags->no_kv_cache,
-                "the price of one more token with the cache and without");
-  sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")->delimiter(',');
-  sub->add_option("-o,--output", flags->output, "md or json")->check(CLI::IsMember({"md", "json"}));
+  auto* prompt =
+      sub->add_option("-p,--n-prompt", flags->n_prompt, "prompt sizes: 512,2048; 0: none");
+  auto* generate =
+      sub->add_option("-n,--n-gen", flags->n_generate, "tokens to generate: 64,128; 0: none");
+  auto* depth = sub->add_option("-d,--n-depth", flags->n_depth, "history sizes: 0,4096");
+  sub->add_option("-r,--repetitions", flags->n_repetitions, "timed runs of each row");
+  auto* roofline = sub->add_flag("--roofline", flags->with_roofline,
+                                 "beside each row what this machine allows, probed before and "
+                                 "after it");
+  auto* no_kv_cache = sub->add_flag("--no-kv-cache", flags->no_kv_cache,
+                                    "the price of one more token with the cache and without");
+  sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")
+      ->needs(no_kv_cache);
+  no_kv_cache->excludes(prompt)->excludes(generate)->excludes(depth)->excludes(roofline);
+  auto* output = sub->add_option("-o,--output", flags->output, "md or json")->check(check_output);
   sub->add_flag_callback(
-      "--json", [flags] { flags->output = "json"; }, "same as -o json");
+         "--json", [flags] { flags->output = "json"; }, "same as -o json")
+      ->excludes(output);
+  sub->footer(
+      "Examples:\n"
+      "  kvasir bench -p 512 -n 64 -d 0,4096    tokens per second at depth\n"
+      "  kvasir bench --roofline --json         beside the machine's limit, as JSON\n"
+      "  kvasir bench --no-kv-cache             what the cache saves\n"
+      "Ctrl-C ends it with the rows that are done.\n");
   commands.push_back({sub, [flags] {
                         const Status status = bench(*flags);
-                        return status ? Exit::kOk : report(status.error());
+                        return status ? done_or_interrupted() : report(status.error());
                       }});
 }
 

@@ -51,31 +51,58 @@ std::string join(const std::vector<std::string>& words) {
   return all.empty() ? "none" : all;
 }
 
+struct ModelState {
+  const char* state;   ///< one word
+  std::string detail;  ///< the path, or what is wrong and what helps
+  bool ok() const { return state == std::string_view("fine"); }
+};
+
+/// Opens what `run` would open, without the weights.
+Status check_model(const std::string& path) {
+  KVASIR_ASSIGN_OR_RETURN(const gguf::File file, gguf::File::open(Env::posix(), path));
+  KVASIR_ASSIGN_OR_RETURN(const auto config, model::ModelConfig::from_gguf(file));
+  const auto tokenizer = text::Tokenizer::load(file);
+  return tokenizer ? Status{} : Status{tokenizer.error()};
+}
+
+ModelState model_state(const ModelFlags& flags) {
+  const auto path = flags.path();
+  if (!path) return {"missing", path.error().message};
+  const Status status = check_model(*path);
+  if (status) return {"fine", *path};
+  const std::string& message = status.error().message;
+  switch (status.error().code) {
+    case ErrorCode::kNotFound:
+      return {"missing", message + " (`make model` fetches a default one)"};
+    case ErrorCode::kUnsupported:
+      return {"unsupported", message};
+    case ErrorCode::kIo:
+      return {"unreadable", message};
+    default:
+      return {"damaged", message};
+  }
+}
+
 Exit doctor(const DoctorFlags& flags) {
   const simd::CpuReport cpu = simd::cpu_report();
   const int n_threads = ThreadPool::usable_cpus();
-  const auto model = flags.model.path();
-  bool model_is_fine = false;
-  std::string model_text = model ? *model : model.error().message;
-  if (model) {
-    const auto file = gguf::File::open(Env::posix(), *model);
-    model_is_fine = file.has_value();
-    if (!file) model_text = file.error().message;
-  }
+  const ModelState model = model_state(flags.model);
+  const Exit code = model.ok() ? Exit::kOk : Exit::kError;
   if (flags.json) {
-    print(dump({{"version", KVASIR_VERSION},
-                {"cpu", cpu.brand},
-                {"caches", cpu.caches},
-                {"features", cpu.features},
-                {"simd", {{"active", cpu.active_target}, {"compiled", cpu.compiled_targets}}},
-                {"threads", n_threads},
-                {"memory_total", memory_info("MemTotal")},
-                {"memory_available", memory_info("MemAvailable")},
-                {"disk_free", free_disk(".")},
-                {"huge_pages", huge_pages()},
-                {"model", {{"ok", model_is_fine}, {"detail", model_text}}}}) +
-          "\n");
-    return Exit::kOk;
+    print(
+        dump({{"version", KVASIR_VERSION},
+              {"cpu", cpu.brand},
+              {"caches", cpu.caches},
+              {"features", cpu.features},
+              {"simd", {{"active", cpu.active_target}, {"compiled", cpu.compiled_targets}}},
+              {"threads", n_threads},
+              {"memory_total", memory_info("MemTotal")},
+              {"memory_available", memory_info("MemAvailable")},
+              {"disk_free", free_disk(".")},
+              {"huge_pages", huge_pages()},
+              {"model", {{"ok", model.ok()}, {"state", model.state}, {"detail", model.detail}}}}) +
+        "\n");
+    return code;
   }
   print(fmt::format("version     kvasir {}\n", KVASIR_VERSION));
   print(fmt::format("cpu         {}\n", cpu.brand));
@@ -89,8 +116,8 @@ Exit doctor(const DoctorFlags& flags) {
   print(fmt::format("huge pages  {}{}\n", huge_pages(),
                     huge_pages() == "never" ? " (reads of weights and KV are slower)" : ""));
   print(fmt::format("disk        {} free here\n", format_bytes(free_disk("."))));
-  print(fmt::format("model       {} {}\n", model_is_fine ? "fine:" : "missing:", model_text));
-  return Exit::kOk;
+  print(fmt::format("model       {}: {}\n", model.state, printable(model.detail)));
+  return code;
 }
 
 }  // namespace
@@ -100,6 +127,11 @@ void add_doctor(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* sub = app.add_subcommand("doctor", "what this machine is and whether all is well");
   flags->model.add(*sub, ModelFlags::Set::kModelOnly);
   sub->add_flag("--json", flags->json, "one JSON object");
+  sub->footer(
+      "Exits with 1 when the model is missing or cannot run.\n"
+      "Examples:\n"
+      "  kvasir doctor\n"
+      "  kvasir doctor -m model.gguf --json\n");
   commands.push_back({sub, [flags] { return doctor(*flags); }});
 }
 

@@ -91,8 +91,13 @@ Status inspect(const InspectFlags& flags) {
 void add_inspect(CLI::App& app, std::vector<Command>& commands) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* sub = app.add_subcommand("inspect", "metadata and tensors of a GGUF file");
-  sub->add_option("file", flags->file, "GGUF file (default: as -m)");
+  auto* file = sub->add_option("file", flags->file, "GGUF file (default: as -m)");
   flags->model.add(*sub, ModelFlags::Set::kModelOnly);
+  file->excludes(sub->get_option("--model"));
+  sub->footer(
+      "Examples:\n"
+      "  kvasir inspect model.gguf\n"
+      "  kvasir inspect model.gguf --json | jq .totals\n");
   sub->add_flag("--json", flags->json, "one JSON object; strings whole, arrays by their beginning");
   commands.push_back({sub, [flags] {
                         const Status status = inspect(*flags);

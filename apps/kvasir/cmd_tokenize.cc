@@ -24,8 +24,10 @@ Status tokenize_batch(const text::Tokenizer& tokenizer, const std::string& input
     const std::size_t end = std::min(input.find('\n', begin), input.size());
     const std::string_view line(input.data() + begin, end - begin);
     begin = end + 1;
-    if (line.empty()) continue;
     const std::string where = fmt::format("stdin line {}", line_number);
+    if (line.empty()) {  // left out, it would shift the lines of the output
+      return Error{ErrorCode::kInvalidArgument, where + ": empty; want a JSON string"};
+    }
     KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json json, parse_json(line, where));
     if (!json.is_string()) {
       return Error{ErrorCode::kInvalidArgument,
@@ -50,10 +52,15 @@ Status tokenize(const TokenizeFlags& flags) {
     return {};
   }
   KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json request, parse_json(input, "stdin"));
-  KVASIR_ASSIGN_OR_RETURN(const text::ChatFormatter chat,
-                          text::ChatFormatter::load(file, tokenizer));
   // An array of messages, or an object with messages, tools and template variables beside them.
   const bool is_object = request.is_object();
+  if (is_object && !request.contains("messages")) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "stdin: got an object without messages, want an array of messages or an object "
+                 "with \"messages\""};
+  }
+  KVASIR_ASSIGN_OR_RETURN(const text::ChatFormatter chat,
+                          text::ChatFormatter::load(file, tokenizer));
   const auto member = [&](const char* name) {
     return is_object && request.contains(name) ? request[name] : nlohmann::ordered_json(nullptr);
   };
@@ -70,12 +77,19 @@ void add_tokenize(CLI::App& app, std::vector<Command>& commands) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* sub = app.add_subcommand("tokenize", "text on standard input to token ids");
   flags->model.add(*sub, ModelFlags::Set::kModelOnly);
-  sub->add_flag("--parse-special", flags->parse_special, "\"<|im_start|>\" is the token, not text");
-  sub->add_flag("--add-special", flags->add_special, "BOS and EOS where the model adds them");
+  auto* parse = sub->add_flag("--parse-special", flags->parse_special,
+                              "\"<|im_start|>\" is the token, not text");
+  auto* add =
+      sub->add_flag("--add-special", flags->add_special, "BOS and EOS where the model adds them");
   auto* chat = sub->add_flag("--chat", flags->chat,
                              "input: a JSON array of messages; output: {\"prompt\", \"ids\"}");
   auto* batch = sub->add_flag("--batch", flags->batch, "input: one JSON string per line");
-  chat->excludes(batch);
+  chat->excludes(batch)->excludes(parse)->excludes(add);  // a template says it all
+  sub->footer(
+      "Examples:\n"
+      "  printf 'Hello' | kvasir tokenize\n"
+      "  printf '\"one\"\\n\"two\"\\n' | kvasir tokenize --batch\n"
+      "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | kvasir tokenize --chat\n");
   commands.push_back({sub, [flags] {
                         const Status status = tokenize(*flags);
                         return status ? Exit::kOk : report(status.error());

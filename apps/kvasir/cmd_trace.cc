@@ -147,6 +147,7 @@ void add_trace(CLI::App& app, std::vector<Command>& commands) {
   flags->model.add(*sub, ModelFlags::Set::kEngine);
   sub->add_option("prompt", flags->prompt, "the text to follow");
   sub->add_flag("--json", flags->json, "an array of hops");
+  sub->footer("Examples:\n  kvasir trace \"The cat\"\n  kvasir trace --json \"The cat\"\n");
   commands.push_back(
       {sub, [flags] {
          const auto engine = flags->model.load();

@@ -4,24 +4,54 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <csignal>
-#include <cstdio>
+#include <climits>
 #include <cstdlib>
+#include <optional>
 #include <random>
 
-#include "base/clock.h"
 #include "base/units.h"
 #include "cache/codec/row_codec.h"
 
 namespace kvasir::cli {
 namespace {
 
-constexpr std::uint64_t kInputBytesMax = std::uint64_t{1} << 30;
+std::optional<std::int64_t> parse_whole(std::string_view text, std::int64_t least,
+                                        std::int64_t most) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const bool is_whole = error == std::errc() && rest == end;
+  return is_whole && value >= least && value <= most ? std::optional(value) : std::nullopt;
+}
 
-std::atomic<bool> g_interrupted{false};  // the one thing a signal handler may touch
+std::string_view without_spaces(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
 
-void on_interrupt(int) {
-  if (g_interrupted.exchange(true)) std::_Exit(static_cast<int>(Exit::kInterrupted));
+/// Rewrites the number plainly: CLI11 would read 010 as octal.
+CLI::Validator whole_number(std::int64_t least, std::int64_t most) {
+  const auto check = [=](std::string& text) {
+    const auto value = parse_whole(text, least, most);
+    if (value) text = std::to_string(*value);
+    if (value) return std::string();
+    return fmt::format("got '{}', want a whole number {} {}", text,
+                       least > INT_MIN ? fmt::format("of {} to", least) : "up to", most);
+  };
+  return CLI::Validator(check, "");
+}
+
+std::string check_real(const std::string& text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const bool is_number = error == std::errc() && rest == end;
+  return is_number ? std::string() : fmt::format("got '{}', want a number", text);
+}
+
+std::string check_not_empty(const std::string& text) {
+  return text.empty() ? "got '', want a value" : std::string();
 }
 
 template <class Enum>
@@ -76,8 +106,25 @@ Exit exit_code(const Error& error) {
 }
 
 Exit report(const Error& error) {
-  fmt::print(stderr, "kvasir: {}\n", error.message);
+  say("kvasir: {}\n", printable(error.message));
   return exit_code(error);
+}
+
+Exit done_or_interrupted() { return interrupted().load() ? Exit::kInterrupted : Exit::kOk; }
+
+void check_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.empty()) continue;  // a flag: no value
+    if (type == "INT") {
+      option->transform(whole_number(INT_MIN, INT_MAX));
+    } else if (type == "FLOAT") {
+      option->check(check_real);
+    } else {
+      option->check(check_not_empty);
+    }
+  }
+  for (CLI::App* sub : app.get_subcommands({})) check_values(*sub);
 }
 
 void ModelFlags::add(CLI::App& app, Set set) {
@@ -91,7 +138,9 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("-k,--kv-type-k,--cache-type-k", kv_type_k_, "type of K alone");
   app.add_option("-v,--kv-type-v,--cache-type-v", kv_type_v_, "type of V alone");
   app.add_option("--act", act_, "activations in matmuls: int8, or f32 as the reference");
-  app.add_option("--kv-budget", budget_, "hard limit for weights, KV and scratch, e.g. 512M");
+  app.add_option("--kv-budget", budget_,
+                 "hard limit for weights, KV and scratch, e.g. 512M; 0: none. The program\n"
+                 "itself (tokenizer tables, code) takes some 20 to 40 MiB beside it");
   app.add_option("--page-tokens", page_tokens_, "16..512 (a power of two), or contiguous");
   app.add_option("--kv-heads", head_order_, "split or interleaved");
   app.add_option("--kv-pool", pool_layout_, "unified or per-layer");
@@ -116,10 +165,14 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
   options.n_ctx = n_ctx_;
   options.n_threads = n_threads_;
   options.n_batch = n_batch_;
-  KVASIR_ASSIGN_OR_RETURN(options.codec_k,
-                          parse_kv_type("--kv-type-k", kv_type_k_.empty() ? kv_type_ : kv_type_k_));
-  KVASIR_ASSIGN_OR_RETURN(options.codec_v,
-                          parse_kv_type("--kv-type-v", kv_type_v_.empty() ? kv_type_ : kv_type_v_));
+  KVASIR_ASSIGN_OR_RETURN(const cache::CodecId both, parse_kv_type("--kv-type", kv_type_));
+  options.codec_k = options.codec_v = both;
+  if (!kv_type_k_.empty()) {
+    KVASIR_ASSIGN_OR_RETURN(options.codec_k, parse_kv_type("--kv-type-k", kv_type_k_));
+  }
+  if (!kv_type_v_.empty()) {
+    KVASIR_ASSIGN_OR_RETURN(options.codec_v, parse_kv_type("--kv-type-v", kv_type_v_));
+  }
   KVASIR_ASSIGN_OR_RETURN(options.activations, choose<model::ActivationMode>(
                                                    "--act", act_,
                                                    {{"int8", model::ActivationMode::kInt8},
@@ -155,8 +208,22 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
 
 Result<std::unique_ptr<engine::Engine>> ModelFlags::load() const {
   KVASIR_ASSIGN_OR_RETURN(const engine::EngineOptions options, engine_options());
-  ProgressBar bar("loading");
-  return engine::Engine::load(Env::posix(), options, [&bar](double share) { bar.update(share); });
+  return load(options);
+}
+
+Result<std::unique_ptr<engine::Engine>> ModelFlags::load(const engine::EngineOptions& options) {
+  std::unique_ptr<engine::Engine> engine;
+  {
+    ProgressBar bar("loading");
+    KVASIR_ASSIGN_OR_RETURN(engine, engine::Engine::load(Env::posix(), options,
+                                                         [&](double share) { bar.update(share); }));
+  }
+  const int n_ctx_train = engine->model().config().n_ctx_train;
+  if (engine->n_ctx() > n_ctx_train) {
+    say("kvasir: note: a context of {} tokens; the model was trained for {}\n", engine->n_ctx(),
+        n_ctx_train);
+  }
+  return engine;
 }
 
 void SamplingFlags::add(CLI::App& app) {
@@ -171,10 +238,12 @@ void SamplingFlags::add(CLI::App& app) {
   app.add_option("--presence-penalty", sampling_.presence_penalty, "-2 to 2");
   app.add_option("--frequency-penalty", sampling_.frequency_penalty, "-2 to 2");
   app.add_option("-l,--logit-bias", logit_bias_, "TOKEN_ID(+|-|=)BIAS, e.g. 15043+1 or 15043-inf")
-      ->take_all();
-  app.add_option("-s,--seed", seed_, "-1: a random one");
+      ->allow_extra_args(false);  // one value a flag: the next word is the prompt
+  app.add_option("-s,--seed", seed_, "-1: a random one, which is reported")
+      ->transform(whole_number(-1, INT64_MAX))
+      ->type_name("SEED");  // wider than INT
   app.add_option("--stop", stops_, "end the answer before this text; may be given 16 times")
-      ->take_all();
+      ->allow_extra_args(false);
   app.add_flag("--ignore-eos", ignore_eog_, "go on past the model's end-of-generation token");
 }
 
@@ -191,14 +260,6 @@ Result<engine::GenerationParams> SamplingFlags::params(const engine::Engine& eng
   if (stops_.size() > 16) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("--stop: got {}, want at most 16", stops_.size())};
-  }
-  for (const std::string& stop : stops_) {
-    if (stop.empty())
-      return Error{ErrorCode::kInvalidArgument, "--stop: got empty text, want some"};
-  }
-  if (seed_ < -1) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("--seed: got {}, want -1 or more", seed_)};
   }
   params.sampling.seed =
       seed_ >= 0 ? static_cast<std::uint64_t>(seed_) : std::uint64_t{std::random_device{}()};
@@ -218,51 +279,6 @@ Result<engine::GenerationParams> SamplingFlags::params(const engine::Engine& eng
   }
   KVASIR_RETURN_IF_ERROR(params.sampling.validate(engine.model().config().vocab_size));
   return params;
-}
-
-bool stderr_is_terminal() {
-  const char* term = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) != 0 && !(term != nullptr && std::string_view(term) == "dumb");
-}
-
-bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) != 0; }
-
-ProgressBar::ProgressBar(std::string label)
-    : label_(std::move(label)), started_(SteadyClock().now_seconds()) {}
-
-ProgressBar::~ProgressBar() {
-  if (shown_) fmt::print(stderr, "\r\x1b[K");
-}
-
-void ProgressBar::update(double share, const std::string& note) {
-  if (!stderr_is_terminal() || SteadyClock().now_seconds() - started_ < 1.0) return;
-  shown_ = true;
-  constexpr int kWidth = 30;
-  const int n_full = static_cast<int>(share * kWidth);
-  std::string bar(static_cast<std::size_t>(n_full), '#');
-  bar.resize(kWidth, '.');
-  fmt::print(stderr, "\r\x1b[K{} [{}] {:3.0f} %{}{}", label_, bar, share * 100,
-             note.empty() ? "" : "  ", note);
-  std::fflush(stderr);
-}
-
-Result<std::string> read_stdin() {
-  std::string content;
-  char buffer[1 << 16];
-  std::size_t n = 0;
-  while ((n = std::fread(buffer, 1, sizeof(buffer), stdin)) > 0) {
-    content.append(buffer, n);
-    if (content.size() > kInputBytesMax) {
-      return Error{ErrorCode::kExhausted, "stdin: too long; want at most 1 GiB"};
-    }
-  }
-  if (std::ferror(stdin) != 0) return Error{ErrorCode::kIo, "stdin: cannot read"};
-  return content;
-}
-
-Result<std::string> read_input(const std::string& path) {
-  if (path == "-") return read_stdin();
-  return Env::posix().read_file(path, kInputBytesMax);
 }
 
 std::string dump(const nlohmann::json& json) {
@@ -315,35 +331,28 @@ nlohmann::json to_json(const cache::MemorySummary& memory) {
           {"groups", groups}};
 }
 
-Result<std::vector<TokenId>> parse_ids(const std::string& text) {
-  const bool bracketed = text.find('[') != std::string::npos;
-  KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json json,
-                          parse_json(bracketed ? text : "[" + text + "]", "--ids"));
-  std::vector<TokenId> ids;
-  for (const auto& id : json) {
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
-        id.get<std::int64_t>() > INT32_MAX) {
+Result<std::vector<int>> parse_numbers(const char* flag, const std::string& text, int least,
+                                       const char* want) {
+  std::string_view rest = text;
+  if (rest.size() >= 2 && rest.front() == '[' && rest.back() == ']') {
+    rest = rest.substr(1, rest.size() - 2);
+  }
+  std::vector<int> numbers;
+  while (true) {
+    const std::string_view item = without_spaces(rest.substr(0, rest.find(',')));
+    const auto number = parse_whole(item, least, INT_MAX);
+    if (!number) {
       return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("--ids: got {}, want token ids such as 1,2,3", dump(id))};
+                   fmt::format("{}: got '{}', want {}", flag, text, want)};
     }
-    ids.push_back(id.get<TokenId>());
-  }
-  return ids;
-}
-
-void print(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    std::_Exit(141);  // as a process killed by SIGPIPE would
+    numbers.push_back(static_cast<int>(*number));
+    if (rest.find(',') == std::string_view::npos) return numbers;
+    rest.remove_prefix(rest.find(',') + 1);
   }
 }
 
-std::atomic<bool>& interrupted() { return g_interrupted; }
-
-void install_signal_handlers() {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  sigaction(SIGINT, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // `print` notices and leaves quietly
+Result<std::vector<TokenId>> parse_ids(const std::string& text) {
+  return parse_numbers("--ids", text, 0, "token ids such as 1,2,3");
 }
 
 }  // namespace kvasir::cli

@@ -1,8 +1,7 @@
-// What every subcommand shares: exit codes, the options of a model, messages, progress.
+// What every subcommand shares: exit codes, the options of a model, reading arguments.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "console.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
 
@@ -29,8 +29,10 @@ enum class Exit : int {
 
 Exit exit_code(const Error& error);
 
-/// Prints `kvasir: message` to stderr and gives the exit code that belongs to it.
+/// Prints `kvasir: message` to stderr, printable, and gives the exit code that belongs to it.
 Exit report(const Error& error);
+/// For work whose finished part has been delivered: 130 after Ctrl-C, else 0.
+Exit done_or_interrupted();
 
 /// A subcommand registers its flags and leaves a function that runs it.
 struct Command {
@@ -47,6 +49,10 @@ void add_bench(CLI::App& app, std::vector<Command>& commands);
 void add_eval(CLI::App& app, std::vector<Command>& commands);
 void add_trace(CLI::App& app, std::vector<Command>& commands);
 
+/// Gives every option below `app` the same care: an empty value is an error, and so is a number
+/// that is none; the message says what was wanted.
+void check_values(CLI::App& app);
+
 /// -m and everything that decides how a model is loaded; `load` turns it into an engine.
 class ModelFlags {
  public:
@@ -56,8 +62,9 @@ class ModelFlags {
   /// directory. Errors: kInvalidArgument saying how to get one.
   Result<std::string> path() const;
   Result<engine::EngineOptions> engine_options() const;
-  /// Loads with a progress bar on a terminal.
+  /// Loads with a progress bar on a terminal, and notes what is unusual.
   Result<std::unique_ptr<engine::Engine>> load() const;
+  static Result<std::unique_ptr<engine::Engine>> load(const engine::EngineOptions& options);
 
  private:
   std::string model_;
@@ -81,42 +88,16 @@ class SamplingFlags {
   std::vector<std::string> stops_, logit_bias_;
 };
 
-/// True when messages may use colour and moving bars.
-bool stderr_is_terminal();
-bool stdin_is_terminal();
-
-/// A bar on a terminal's stderr, shown once the work has taken a second; nothing elsewhere.
-class ProgressBar {
- public:
-  explicit ProgressBar(std::string label);
-  ~ProgressBar();
-  void update(double share, const std::string& note = {});
-
- private:
-  std::string label_;
-  double started_;
-  bool shown_ = false;
-};
-
-/// Whole standard input. Errors: kIo.
-Result<std::string> read_stdin();
-/// A file, or standard input for "-".
-Result<std::string> read_input(const std::string& path);
-
 /// JSON as one line; invalid UTF-8 becomes U+FFFD.
 std::string dump(const nlohmann::json& json);
 /// Strict parse, keys in their order, depth-limited. Errors: kInvalidArgument with the position.
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
 nlohmann::json to_json(const cache::MemorySummary& memory);
-/// "1,2,3" or a JSON array. Errors: kInvalidArgument.
+/// "1,2,3" (brackets around are fine) into numbers of at least `least`. Errors: kInvalidArgument:
+/// `flag`, the text, and `want`: "counts such as 0,512".
+Result<std::vector<int>> parse_numbers(const char* flag, const std::string& text, int least,
+                                       const char* want);
+/// The value of --ids. Errors: kInvalidArgument.
 Result<std::vector<TokenId>> parse_ids(const std::string& text);
-
-/// Writes to stdout; a closed pipe ends the process quietly.
-void print(std::string_view text);
-
-/// Set by SIGINT; the first one only sets it, a second ends the process.
-std::atomic<bool>& interrupted();
-/// Installs the handler. Call once in main.
-void install_signal_handlers();
 
 }  // namespace kvasir::cli

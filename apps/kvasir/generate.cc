@@ -16,6 +16,12 @@ Result<Answer> answer(engine::Engine& engine, engine::Session& session,
                       std::span<const TokenId> prompt, const engine::GenerationParams& params,
                       const std::function<void(std::string_view)>& on_text) {
   Answer result;
+  result.seed = params.sampling.seed;
+  const auto deliver = [&](const std::string& text) {
+    if (text.empty()) return;
+    result.text += text;
+    on_text(text);
+  };
   {
     ProgressBar bar("prompt");
     const auto progress = [&](int done, int total) {
@@ -30,15 +36,20 @@ Result<Answer> answer(engine::Engine& engine, engine::Session& session,
   while (true) {
     if (interrupted().load()) {
       result.finish_reason = "interrupted";
+      deliver(generation.flush());
       break;
     }
-    KVASIR_ASSIGN_OR_RETURN(const engine::Generation::Event event, generation.next());
-    if (!event.text.empty()) {
-      result.text += event.text;
-      on_text(event.text);
+    const auto event = generation.next();
+    if (!event) {
+      result.error = event.error();
+      const bool is_full = event.error().code == ErrorCode::kExhausted;
+      result.finish_reason = is_full ? "out_of_budget" : "error";
+      deliver(generation.flush());
+      break;
     }
-    if (event.finished) {
-      result.finish_reason = engine::finish_reason_name(*event.finished);
+    deliver(event->text);
+    if (event->finished) {
+      result.finish_reason = engine::finish_reason_name(*event->finished);
       break;
     }
   }
@@ -53,10 +64,15 @@ std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
       answer.prompt.n_reused > 0 ? fmt::format(", {} from cache", answer.prompt.n_reused) : "";
   return fmt::format(
       "prompt {} tokens ({:.1f} tokens/s{}), answer {} tokens ({:.1f} tokens/s), KV {} allocated, "
-      "{} used",
+      "{} used, seed {}",
       answer.prompt.n_prompt, rate(answer.prompt.n_computed, answer.prompt.seconds), reused,
       answer.ids.size(), rate(answer.n_timed, answer.generate_seconds),
-      format_bytes(memory.allocated), format_bytes(memory.used));
+      format_bytes(memory.allocated), format_bytes(memory.used), answer.seed);
+}
+
+void note_full_context(const Answer& answer, int n_ctx, const char* advice) {
+  if (answer.finish_reason != "context_full") return;
+  say("kvasir: note: the context of {} tokens is full{}\n", n_ctx, advice);
 }
 
 nlohmann::json usage_json(const Answer& answer) {

@@ -1,7 +1,6 @@
 // The front door: one subcommand per file.
 #include <fmt/core.h>
 
-#include <cstdio>
 #include <exception>
 #include <new>
 
@@ -11,17 +10,62 @@ namespace kvasir::cli {
 namespace {
 
 constexpr const char* kExamples =
-    "\nExamples:\n"
-    "  kvasir run \"Why is the sky blue?\"         one answer from the default model\n"
-    "  kvasir run -f report.txt \"Summarise\"      a prompt with a file\n"
-    "  git diff | kvasir run \"Write a message\"   a prompt with a pipe\n"
+    "Examples (more: kvasir COMMAND --help):\n"
+    "  kvasir run \"Why is the sky blue?\"          one answer from the default model\n"
+    "  kvasir run -f report.txt \"Summarise\"       a prompt with a file\n"
+    "  git diff | kvasir run \"Write a message\"    a prompt with a pipe\n"
     "  kvasir chat                                a conversation that keeps its KV\n"
     "  kvasir inspect model.gguf                  what is in a file\n"
     "  kvasir bench -p 512 -n 64 -d 0,4096        tokens per second at depth\n";
 
+/// CLI11's help, with less beside each flag: name, type, default.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_usage(const CLI::Option* option) const override {
+    const bool is_many = option->get_expected_max() > 1;
+    const std::string name = make_option_name(option, true) + (is_many ? "..." : "");
+    return option->get_required() ? name : "[" + name + "]";
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_name().empty()) return "";  // a flag
+    const std::string& value = option->get_default_str();
+    const bool has_default = !value.empty() && value != "[]";
+    return (option->get_positional() ? "" : " VALUE") + (has_default ? "=" + value : "");
+  }
+};
+
+/// "kvasir eval ppl --help", of the innermost subcommand that was recognized.
+std::string help_command(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  if (parsed.empty()) return app.get_name() + " --help";
+  return app.get_name() + " " + help_command(*parsed.back());
+}
+
+/// Where a subcommand belongs stands another word: that is the error, whatever follows.
+Status check_subcommands(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* where = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const auto subcommands = where->get_subcommands([](const CLI::App*) { return true; });
+    if (subcommands.empty()) return {};
+    const CLI::App* found = nullptr;
+    std::string names;
+    for (const CLI::App* sub : subcommands) {
+      if (sub->get_name() == argv[i]) found = sub;
+      names += (names.empty() ? "" : ", ") + sub->get_name();
+    }
+    if (found == nullptr) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("subcommand: got '{}', want {}", argv[i], names)};
+    }
+    where = found;
+  }
+  return {};
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Kvasir runs language models in the memory you have.", "kvasir"};
-  app.footer(kExamples);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.option_defaults()->always_capture_default();  // shown by --help
   app.set_version_flag("--version", "kvasir " KVASIR_VERSION);
   app.require_subcommand(1);
   std::vector<Command> commands;
@@ -33,24 +77,28 @@ int run(int argc, char** argv) {
   add_bench(app, commands);
   add_eval(app, commands);
   add_trace(app, commands);
+  app.footer(kExamples);  // now, or each subcommand would inherit it
+  check_values(app);
   if (argc == 1) {
     print(app.help());
     return static_cast<int>(Exit::kOk);
   }
+  if (const Status status = check_subcommands(app, argc, argv); !status) {
+    return static_cast<int>(report(status.error()));
+  }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForVersion& version) {
+    print(version.what() + std::string("\n"));
+    return static_cast<int>(Exit::kOk);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help, --version
-      app.exit(error);
+    if (error.get_exit_code() == 0) {  // --help
+      print(app.help());
       return static_cast<int>(Exit::kOk);
     }
-    const CLI::App* where = &app;
-    for (const Command& command : commands) {
-      if (command.app->parsed()) where = command.app;
-    }
-    fmt::print(stderr, "kvasir: {}\nSee: kvasir {}--help\n", error.what(),
-               where == &app ? "" : where->get_name() + " ");
-    return static_cast<int>(Exit::kUsage);
+    const Exit code = report({ErrorCode::kInvalidArgument, error.what()});
+    say("See: {}\n", help_command(app));
+    return static_cast<int>(code);
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) return static_cast<int>(command.run());
@@ -62,6 +110,7 @@ int run(int argc, char** argv) {
 }  // namespace kvasir::cli
 
 int main(int argc, char** argv) {
+  kvasir::cli::occupy_standard_streams();
   kvasir::cli::install_signal_handlers();
   try {
     return kvasir::cli::run(argc, argv);

@@ -74,6 +74,14 @@ Result<text::RenderedPrompt> render_chat(const text::ChatFormatter& chat,
   return chat.render(request);
 }
 
+Status check_length(std::string_view text, int n_ctx) {
+  constexpr std::uint64_t kTokenBytesMax = 1024;  // the longest known are a few hundred
+  if (text.size() <= static_cast<std::uint64_t>(n_ctx) * kTokenBytesMax) return {};
+  return Error{ErrorCode::kExhausted,
+               fmt::format("prompt: does not fit the context; got {} bytes, want at most {} tokens",
+                           text.size(), n_ctx)};
+}
+
 text::RenderedPrompt raw_prompt(const text::Tokenizer& tokenizer, std::string text) {
   text::RenderedPrompt prompt;
   prompt.ids = tokenizer.encode(text, text::AddSpecial::kYes, text::ParseSpecial::kYes);

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "text/chat.h"
@@ -21,6 +22,10 @@ Result<text::RenderedPrompt> render_chat(const text::ChatFormatter& chat,
                                          const nlohmann::ordered_json& messages,
                                          const nlohmann::ordered_json& tools = nullptr,
                                          const nlohmann::ordered_json& extra = nullptr);
+
+/// Refuses text that no tokenizer could fit into the context, before time goes into rendering and
+/// encoding it. Errors: kExhausted.
+Status check_length(std::string_view text, int n_ctx);
 
 /// The text as it is, with BOS where the model adds one, special tokens parsed.
 text::RenderedPrompt raw_prompt(const text::Tokenizer& tokenizer, std::string text);

@@ -80,20 +80,20 @@ Generation::Generation(Engine& engine, Session& session, const GenerationParams&
   KVASIR_CHECK(!session.logits().empty());
 }
 
-Generation::Event Generation::finish(FinishReason reason, std::string text) {
-  if (!stop_matcher_.matched()) {
-    text += stop_matcher_.push(decoder_.finish());
-    if (!stop_matcher_.matched()) text += stop_matcher_.finish();
-  }
-  return {-1, std::move(text), reason};
+std::string Generation::flush() {
+  if (stop_matcher_.matched()) return {};
+  std::string text = stop_matcher_.push(decoder_.finish());
+  if (!stop_matcher_.matched()) text += stop_matcher_.finish();
+  return text;
 }
 
 Result<Generation::Event> Generation::next() {
   if (params_.n_max >= 0 && static_cast<int>(tokens_.size()) >= params_.n_max) {
-    return finish(FinishReason::kLength, {});
+    return Event{-1, flush(), FinishReason::kLength};
   }
   if (uncomputed_) {
-    if (session_.n_tokens() >= engine_.n_ctx()) return finish(FinishReason::kContextFull, {});
+    if (session_.n_tokens() >= engine_.n_ctx())
+      return Event{-1, flush(), FinishReason::kContextFull};
     KVASIR_RETURN_IF_ERROR(session_.push(*uncomputed_));
     uncomputed_.reset();
   }
@@ -104,7 +104,7 @@ Result<Generation::Event> Generation::next() {
   }
   const TokenId token = *sampled;
   if (engine_.tokenizer().is_eog(token) && !params_.ignore_eog) {
-    return finish(FinishReason::kEndOfGeneration, {});
+    return Event{-1, flush(), FinishReason::kEndOfGeneration};
   }
   tokens_.push_back(token);
   history_.push_back(token);
@@ -112,11 +112,7 @@ Result<Generation::Event> Generation::next() {
   std::string text;
   // Padded vocabularies have rows without a token: they stand for no text.
   if (token < engine_.tokenizer().vocab_size()) text = stop_matcher_.push(decoder_.push(token));
-  if (stop_matcher_.matched()) {
-    Event event = finish(FinishReason::kStopString, std::move(text));
-    event.token = token;
-    return event;
-  }
+  if (stop_matcher_.matched()) return Event{token, std::move(text), FinishReason::kStopString};
   return Event{token, std::move(text), std::nullopt};
 }
 

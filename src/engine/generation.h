@@ -59,11 +59,12 @@ class Generation {
   /// again.
   Result<Event> next();
 
+  /// Text that was held back, when the answer is ended from outside or by an error.
+  std::string flush();
+
   const std::vector<TokenId>& tokens() const { return tokens_; }
 
  private:
-  Event finish(FinishReason reason, std::string text);
-
   Engine& engine_;
   Session& session_;
   GenerationParams params_;

@@ -24,13 +24,14 @@ int rows_per_step(const engine::Engine& engine) {
 /// `first_wanted` on, a piece at a time: `take(first position, n_rows, logits)`.
 template <class Take>
 Status run_sequence(engine::Engine& engine, std::span<const TokenId> ids, int first_wanted,
-                    Take take) {
+                    const std::atomic<bool>* stop, Take take) {
   cache::Sequence sequence = engine.cache().open();
   std::vector<float> logits;
   const int n_ids = static_cast<int>(ids.size());
   const int n_rows_max = rows_per_step(engine);
   int pos = 0;
   while (pos < n_ids) {
+    if (stop != nullptr && stop->load()) return Error{ErrorCode::kCancelled, "eval: interrupted"};
     const bool wanted = pos >= first_wanted;
     int n = wanted ? std::min(n_rows_max, n_ids - pos)
                    : std::min({engine.options().n_batch, first_wanted - pos, n_ids - pos});
@@ -57,10 +58,13 @@ double negative_log_likelihood(std::span<const float> logits, TokenId target) {
 
 Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view text,
                                     const PerplexityOptions& options,
-                                    const std::function<void(int, int, double)>& progress) {
+                                    const std::function<void(int, int, double)>& progress,
+                                    const std::atomic<bool>* stop) {
   if (options.n_ctx < 4 || options.n_ctx > engine.n_ctx()) {
+    // The engine may have been made just as small: what the model can do is the better answer.
+    const int n_ctx_max = std::max(engine.n_ctx(), engine.model().config().n_ctx_train);
     return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("--ctx-size: got {}, want 4 to {}", options.n_ctx, engine.n_ctx())};
+                 fmt::format("--ctx-size: got {}, want 4 to {}", options.n_ctx, n_ctx_max)};
   }
   if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   const text::Tokenizer& tokenizer = engine.tokenizer();
@@ -89,8 +93,9 @@ Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view tex
         static_cast<std::size_t>(options.n_ctx));
     std::vector<TokenId> input(chunk.begin(), chunk.end() - 1);
     if (tokenizer.add_bos() && tokenizer.bos()) input[0] = *tokenizer.bos();
-    KVASIR_RETURN_IF_ERROR(run_sequence(
-        engine, input, first_scored, [&](int first, int n_rows, const std::vector<float>& logits) {
+    const Status status = run_sequence(
+        engine, input, first_scored, stop,
+        [&](int first, int n_rows, const std::vector<float>& logits) {
           engine.pool().parallel_for(n_rows, 4, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t row = begin; row < end; ++row) {
               const auto pos = static_cast<std::size_t>(first + row);
@@ -100,7 +105,10 @@ Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view tex
                   negative_log_likelihood(row_logits, chunk[pos + 1]);
             }
           });
-        }));
+        });
+    const bool is_stopped = !status && status.error().code == ErrorCode::kCancelled;
+    if (is_stopped && report.n_scored > 0) break;
+    if (!status) return status.error();
     double chunk_sum = 0.0;
     for (const double value : nll) {
       chunk_sum += value;
@@ -114,7 +122,7 @@ Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view tex
     }
   }
   const auto n = static_cast<double>(report.n_scored);
-  report.n_chunks = n_chunks;
+  report.n_chunks = static_cast<int>(report.chunk_nll.size());
   report.nll_mean = sum / n;
   report.perplexity = std::exp(report.nll_mean);
   const double variance = std::max(0.0, sum_of_squares / n - report.nll_mean * report.nll_mean);
@@ -125,7 +133,8 @@ Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view tex
 
 Result<std::vector<std::vector<float>>> logits_at(engine::Engine& engine,
                                                   std::span<const TokenId> ids,
-                                                  std::span<const int> positions) {
+                                                  std::span<const int> positions,
+                                                  const std::atomic<bool>* stop) {
   if (ids.empty()) return Error{ErrorCode::kInvalidArgument, "--ids: got none, want at least 1"};
   for (const int position : positions) {
     if (position < 0 || position >= static_cast<int>(ids.size())) {
@@ -138,7 +147,7 @@ Result<std::vector<std::vector<float>>> logits_at(engine::Engine& engine,
   const auto vocab_size = static_cast<std::size_t>(engine.model().config().vocab_size);
   const int first = *std::min_element(positions.begin(), positions.end());
   KVASIR_RETURN_IF_ERROR(run_sequence(
-      engine, ids, first, [&](int first_row, int n_rows, const std::vector<float>& logits) {
+      engine, ids, first, stop, [&](int first_row, int n_rows, const std::vector<float>& logits) {
         for (std::size_t i = 0; i < positions.size(); ++i) {
           const int row = positions[i] - first_row;
           if (row < 0 || row >= n_rows) continue;

@@ -1,6 +1,7 @@
 // Perplexity by llama.cpp's convention, and raw logits of given positions.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <span>
 #include <string_view>
@@ -33,15 +34,19 @@ struct PerplexityReport {
 /// first token replaced by BOS where the model adds one; the second half is scored: logits at
 /// n_ctx/2 .. n_ctx-2 against the original next tokens.
 /// Source: llama.cpp tools/perplexity. Errors: kInvalidArgument (text shorter than a chunk), those
-/// of Engine::forward. `progress(chunks done, chunks, perplexity so far)` may be empty.
+/// of Engine::forward. `progress(chunks done, chunks, perplexity so far)` may be empty. When `stop`
+/// becomes true the work ends after the running forward pass: the report is then about the chunks
+/// that are done, or kCancelled when none is.
 Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view text,
                                     const PerplexityOptions& options,
-                                    const std::function<void(int, int, double)>& progress = {});
+                                    const std::function<void(int, int, double)>& progress = {},
+                                    const std::atomic<bool>* stop = nullptr);
 
 /// Logits of the rows `positions` after running `ids` from an empty cache: [positions][vocab].
-/// Errors: kInvalidArgument (no ids, a position or id out of range).
+/// Errors: kInvalidArgument (no ids, a position or id out of range), kCancelled (`stop`).
 Result<std::vector<std::vector<float>>> logits_at(engine::Engine& engine,
                                                   std::span<const TokenId> ids,
-                                                  std::span<const int> positions);
+                                                  std::span<const int> positions,
+                                                  const std::atomic<bool>* stop = nullptr);
 
 }  // namespace kvasir::eval

@@ -20,17 +20,26 @@ std::vector<TokenId> random_tokens(const engine::Engine& engine, int n) {
   return tokens;
 }
 
-/// Computes `tokens` in batches; logits of the last one only.
-Status advance(engine::Engine& engine, cache::Sequence& sequence, std::span<const TokenId> tokens,
-               std::vector<float>& logits) {
-  while (!tokens.empty()) {
-    const auto n = std::min(tokens.size(), static_cast<std::size_t>(engine.options().n_batch));
-    const engine::Engine::Step step{&sequence, tokens.first(n), n == tokens.size() ? 1 : 0};
-    KVASIR_RETURN_IF_ERROR(engine.forward({&step, 1}, logits));
-    tokens = tokens.subspan(n);
+/// An engine, and what stops its work.
+struct Runner {
+  engine::Engine& engine;
+  const std::atomic<bool>* stop;
+
+  /// Computes `tokens` in batches; logits of the last one only. Errors: kCancelled.
+  Status advance(cache::Sequence& sequence, std::span<const TokenId> tokens,
+                 std::vector<float>& logits) const {
+    while (!tokens.empty()) {
+      if (stop != nullptr && stop->load()) {
+        return Error{ErrorCode::kCancelled, "bench: interrupted"};
+      }
+      const auto n = std::min(tokens.size(), static_cast<std::size_t>(engine.options().n_batch));
+      const engine::Engine::Step step{&sequence, tokens.first(n), n == tokens.size() ? 1 : 0};
+      KVASIR_RETURN_IF_ERROR(engine.forward({&step, 1}, logits));
+      tokens = tokens.subspan(n);
+    }
+    return {};
   }
-  return {};
-}
+};
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
@@ -42,29 +51,31 @@ double median(std::vector<double> values) {
 /// A history of `n_depth` tokens that each repetition forks from.
 class Depth {
  public:
-  Depth(engine::Engine& engine, int n_depth)
-      : engine_(engine), tokens_(random_tokens(engine, n_depth)), base_(engine.cache().open()) {}
-  Status compute(std::vector<float>& logits) { return advance(engine_, base_, tokens_, logits); }
+  Depth(const Runner& runner, int n_depth)
+      : runner_(runner),
+        tokens_(random_tokens(runner.engine, n_depth)),
+        base_(runner.engine.cache().open()) {}
+  Status compute(std::vector<float>& logits) { return runner_.advance(base_, tokens_, logits); }
   Result<cache::Sequence> fork() const { return base_.fork(); }
 
  private:
-  engine::Engine& engine_;
+  const Runner& runner_;
   std::vector<TokenId> tokens_;
   cache::Sequence base_;
 };
 
-Status time_row(engine::Engine& engine, const Depth& depth, int n_repetitions, ThroughputRow& row) {
+Status time_row(const Runner& runner, const Depth& depth, int n_repetitions, ThroughputRow& row) {
   const SteadyClock clock;
-  const std::vector<TokenId> tokens = random_tokens(engine, row.n_tokens());
+  const std::vector<TokenId> tokens = random_tokens(runner.engine, row.n_tokens());
   std::vector<float> logits;
   for (int repetition = -1; repetition < n_repetitions; ++repetition) {
     KVASIR_ASSIGN_OR_RETURN(cache::Sequence sequence, depth.fork());
     const double start = clock.now_seconds();
     if (row.n_prompt > 0) {
-      KVASIR_RETURN_IF_ERROR(advance(engine, sequence, tokens, logits));
+      KVASIR_RETURN_IF_ERROR(runner.advance(sequence, tokens, logits));
     } else {
       for (const TokenId& token : tokens) {
-        KVASIR_RETURN_IF_ERROR(advance(engine, sequence, {&token, 1}, logits));
+        KVASIR_RETURN_IF_ERROR(runner.advance(sequence, {&token, 1}, logits));
       }
     }
     if (repetition >= 0) row.seconds.push_back(clock.now_seconds() - start);
@@ -104,9 +115,10 @@ double ThroughputRow::median_rate() const {
 
 double ThroughputRow::share_of_limit() const { return roofline->limit_seconds / median(seconds); }
 
-Result<std::vector<ThroughputRow>> throughput(
-    engine::Engine& engine, const ThroughputOptions& options,
-    const std::function<void(const std::string&)>& progress) {
+namespace {
+
+/// Errors: kExhausted, a row that does not fit the context.
+Result<std::vector<ThroughputRow>> plan_rows(const ThroughputOptions& options, int n_ctx) {
   std::vector<ThroughputRow> rows;
   for (const int n_depth : options.n_depth) {
     for (const int n_prompt : options.n_prompt) {
@@ -117,56 +129,85 @@ Result<std::vector<ThroughputRow>> throughput(
     }
   }
   for (const ThroughputRow& row : rows) {
-    if (row.n_depth < 0 || row.n_depth + row.n_tokens() > engine.n_ctx()) {
-      return Error{ErrorCode::kInvalidArgument,
+    const std::int64_t n_tokens = std::int64_t{row.n_depth} + row.n_tokens();
+    if (n_tokens > n_ctx) {
+      return Error{ErrorCode::kExhausted,
                    fmt::format("bench: {} does not fit the context; got {} tokens, want at most {}",
-                               row.test_name(), row.n_depth + row.n_tokens(), engine.n_ctx())};
-    }
-  }
-  std::vector<float> logits;
-  std::size_t row_idx = 0;
-  for (const int n_depth : options.n_depth) {
-    Depth depth(engine, n_depth);
-    if (progress && n_depth > 0) progress(fmt::format("computing depth {}", n_depth));
-    KVASIR_RETURN_IF_ERROR(depth.compute(logits));
-    for (; row_idx < rows.size() && rows[row_idx].n_depth == n_depth; ++row_idx) {
-      if (progress) progress(rows[row_idx].test_name());
-      ThroughputRow& row = rows[row_idx];
-      std::optional<RooflineProbe> probe;
-      if (options.with_roofline) probe.emplace(engine, row);
-      KVASIR_RETURN_IF_ERROR(time_row(engine, depth, options.n_repetitions, row));
-      if (probe) row.roofline = probe->finish();
+                               row.test_name(), n_tokens, n_ctx)};
     }
   }
   return rows;
 }
 
+/// Times the rows in their order; `n_done` counts those that are whole.
+Status time_rows(const Runner& runner, const ThroughputOptions& options,
+                 const std::function<void(const std::string&)>& progress,
+                 std::vector<ThroughputRow>& rows, std::size_t& n_done) {
+  std::vector<float> logits;
+  for (const int n_depth : options.n_depth) {
+    Depth depth(runner, n_depth);
+    if (progress && n_depth > 0) progress(fmt::format("computing depth {}", n_depth));
+    KVASIR_RETURN_IF_ERROR(depth.compute(logits));
+    for (; n_done < rows.size() && rows[n_done].n_depth == n_depth; ++n_done) {
+      ThroughputRow& row = rows[n_done];
+      if (progress) progress(row.test_name());
+      std::optional<RooflineProbe> probe;
+      if (options.with_roofline) probe.emplace(runner.engine, row);
+      KVASIR_RETURN_IF_ERROR(time_row(runner, depth, options.n_repetitions, row));
+      if (probe) row.roofline = probe->finish();
+    }
+  }
+  return {};
+}
+
+Result<CacheSaving> time_saving(const Runner& runner, int n_tokens, int n_repetitions) {
+  Depth cached(runner, n_tokens - 1);
+  std::vector<float> logits;
+  KVASIR_RETURN_IF_ERROR(cached.compute(logits));
+  ThroughputRow one{0, 1, n_tokens - 1, {}, {}};
+  KVASIR_RETURN_IF_ERROR(time_row(runner, cached, n_repetitions, one));
+  ThroughputRow all{n_tokens, 0, 0, {}, {}};
+  KVASIR_RETURN_IF_ERROR(time_row(runner, Depth(runner, 0), n_repetitions, all));
+  const model::Model& model = runner.engine.model();
+  CacheSaving saving;
+  saving.n_tokens = n_tokens;
+  saving.cached_ms = 1e3 * median(one.seconds);
+  saving.recomputed_ms = 1e3 * median(all.seconds);
+  saving.cached_multiply_adds = model.multiply_adds(n_tokens);
+  for (int n = 1; n <= n_tokens; ++n) saving.recomputed_multiply_adds += model.multiply_adds(n);
+  return saving;
+}
+
+}  // namespace
+
+Result<std::vector<ThroughputRow>> throughput(
+    engine::Engine& engine, const ThroughputOptions& options,
+    const std::function<void(const std::string&)>& progress, const std::atomic<bool>* stop) {
+  KVASIR_ASSIGN_OR_RETURN(std::vector<ThroughputRow> rows, plan_rows(options, engine.n_ctx()));
+  std::size_t n_done = 0;
+  const Status status = time_rows({engine, stop}, options, progress, rows, n_done);
+  rows.resize(n_done);
+  const bool is_partial = n_done > 0 && !status && status.error().code == ErrorCode::kCancelled;
+  if (!status && !is_partial) return status.error();
+  return rows;
+}
+
 Result<std::vector<CacheSaving>> cache_saving(
     engine::Engine& engine, const std::vector<int>& lengths, int n_repetitions,
-    const std::function<void(const std::string&)>& progress) {
+    const std::function<void(const std::string&)>& progress, const std::atomic<bool>* stop) {
+  for (const int n_tokens : lengths) {
+    if (n_tokens >= 2 && n_tokens <= engine.n_ctx()) continue;
+    return Error{n_tokens < 2 ? ErrorCode::kInvalidArgument : ErrorCode::kExhausted,
+                 fmt::format("--lengths: got {}, want 2 to {}", n_tokens, engine.n_ctx())};
+  }
   std::vector<CacheSaving> savings;
   for (const int n_tokens : lengths) {
-    if (n_tokens < 2 || n_tokens > engine.n_ctx()) {
-      return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("--lengths: got {}, want 2 to {}", n_tokens, engine.n_ctx())};
-    }
     if (progress) progress(fmt::format("{} tokens", n_tokens));
-    Depth cached(engine, n_tokens - 1);
-    std::vector<float> logits;
-    KVASIR_RETURN_IF_ERROR(cached.compute(logits));
-    ThroughputRow one{0, 1, n_tokens - 1, {}, {}};
-    KVASIR_RETURN_IF_ERROR(time_row(engine, cached, n_repetitions, one));
-    ThroughputRow all{n_tokens, 0, 0, {}, {}};
-    KVASIR_RETURN_IF_ERROR(time_row(engine, Depth(engine, 0), n_repetitions, all));
-    CacheSaving saving;
-    saving.n_tokens = n_tokens;
-    saving.cached_ms = 1e3 * median(one.seconds);
-    saving.recomputed_ms = 1e3 * median(all.seconds);
-    saving.cached_multiply_adds = engine.model().multiply_adds(n_tokens);
-    for (int n = 1; n <= n_tokens; ++n) {
-      saving.recomputed_multiply_adds += engine.model().multiply_adds(n);
-    }
-    savings.push_back(saving);
+    const auto saving = time_saving({engine, stop}, n_tokens, n_repetitions);
+    const bool is_stopped = !saving && saving.error().code == ErrorCode::kCancelled;
+    if (is_stopped && !savings.empty()) break;
+    if (!saving) return saving.error();
+    savings.push_back(*saving);
   }
   return savings;
 }

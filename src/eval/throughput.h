@@ -1,6 +1,7 @@
 // Tokens per second at depth (llama-bench's rows), and what the KV cache saves.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -41,10 +42,13 @@ struct ThroughputOptions {
 };
 
 /// Every (prompt or generation) x depth. One untimed warm-up each; the history at depth is computed
-/// once and truncated back to between repetitions. Errors: kInvalidArgument, those of forward.
+/// once and truncated back to between repetitions. When `stop` becomes true the work ends after the
+/// running forward pass: the rows that are done are given, or kCancelled when none is. Errors: also
+/// kExhausted (a row does not fit the context), those of forward.
 Result<std::vector<ThroughputRow>> throughput(
     engine::Engine& engine, const ThroughputOptions& options,
-    const std::function<void(const std::string&)>& progress = {});
+    const std::function<void(const std::string&)>& progress = {},
+    const std::atomic<bool>* stop = nullptr);
 
 /// The price of one more token with and without a KV cache.
 struct CacheSaving {
@@ -54,9 +58,10 @@ struct CacheSaving {
   double cached_multiply_adds = 0, recomputed_multiply_adds = 0;
 };
 
-/// Source: mission M1. Errors: those of forward.
+/// Source: mission M1. Errors and `stop`: as above; kInvalidArgument (a length below 2).
 Result<std::vector<CacheSaving>> cache_saving(
     engine::Engine& engine, const std::vector<int>& lengths, int n_repetitions,
-    const std::function<void(const std::string&)>& progress = {});
+    const std::function<void(const std::string&)>& progress = {},
+    const std::atomic<bool>* stop = nullptr);
 
 }  // namespace kvasir::eval

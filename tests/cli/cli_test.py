@@ -207,6 +207,60 @@ class Run(unittest.TestCase):
         self.assertNotIn(b"terminate", error)
 
 
+    def test_one_value_a_flag_leaves_the_prompt_alone(self):
+        plain = kvasir_json("run", *M, "--raw", "-n", 1, "--json", "hi", "you")
+        for flags in (("--stop", "zz"), ("-l", "300+1"), ("--stop", "a", "--stop", "zz")):
+            got = kvasir_json("run", *M, "--raw", "-n", 1, "--json", *flags, "hi", "you")
+            self.assertEqual(got["prompt_ids"], plain["prompt_ids"], flags)
+        bracketed = kvasir_json("run", *M, "--raw", "-n", 1, "--json", "[a, b]")
+        expected = kvasir_json("tokenize", *M, "--add-special", stdin="[a, b]")
+        self.assertEqual(bracketed["prompt_ids"], expected)
+        dashed = kvasir_json("run", *M, "--raw", "-n", 1, "--json", "--", "-n", "chat")
+        expected = kvasir_json("tokenize", *M, "--add-special", stdin="-n chat")
+        self.assertEqual(dashed["prompt_ids"], expected)
+
+    def test_a_file_and_a_pipe_both_go_below_the_prompt(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("file")
+            file.flush()
+            got = kvasir_json(
+                "run", *M, "--raw", "-n", 1, "--json", "-f", file.name, "Say:", stdin="pipe"
+            )
+        expected = kvasir_json("tokenize", *M, "--add-special", stdin="Say:\n\nfile\n\npipe")
+        self.assertEqual(got["prompt_ids"], expected)
+
+    def test_the_seed_is_reported(self):
+        got = kvasir_json("run", *M, "--raw", "-n", 20, "--temp", 1.2, "--json", "Once")
+        again = kvasir_json(
+            "run", *M, "--raw", "-n", 20, "--temp", 1.2, "--json", "--seed", got["seed"], "Once"
+        )
+        self.assertEqual(got["ids"], again["ids"])
+        self.assertIn(b"seed 7", kvasir("run", *M, "--raw", "-n", 1, "--seed", 7, "Once").stderr)
+
+    def test_the_end_of_the_context_is_noted(self):
+        done = kvasir("run", *M, "--raw", "-c", 16, "-n", 99, "--ignore-eos", "Once")
+        self.assertEqual(done.returncode, OK)
+        self.assertIn(b"the context of 16 tokens is full", done.stderr)
+        done = kvasir("run", *M, "--raw", "-c", 600, "-n", 1, "Once")
+        self.assertIn(b"trained for 512", done.stderr)
+
+    def test_a_budget_that_ends_midway_delivers_what_there_is(self):
+        flags = ("run", *M, "--raw", "-c", 2000, "-n", 1900, "--temp", 0, "--ignore-eos")
+        whole = kvasir_json(*flags, "-t", 1, "--json", "Once")
+        budget = "1700K"
+        done = kvasir(*flags, "-t", 1, "--kv-budget", budget, "--json", "Once")
+        self.assertEqual(done.returncode, DOES_NOT_FIT, done.stderr)
+        got = json.loads(done.stdout)
+        self.assertEqual(got["finish_reason"], "out_of_budget")
+        self.assertIn("got", got["error"])
+        self.assertTrue(got["ids"])
+        self.assertEqual(got["ids"], whole["ids"][: len(got["ids"])])
+        done = kvasir(*flags, "-t", 1, "--kv-budget", budget, "Once")
+        self.assertEqual(done.returncode, DOES_NOT_FIT)
+        self.assertEqual(done.stdout.decode(), got["text"] + "\n")
+        self.assertIn(got["error"].encode(), done.stderr)
+
+
 class Usage(unittest.TestCase):
     def refused(self, code, *args, says=None, stdin=None):
         done = kvasir(*args, stdin=stdin)
@@ -257,6 +311,72 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, "eval", says="ubcommand")
         self.refused(USAGE, "bench", *M, "-r", "0", says="repetitions")
 
+    def test_unknown_subcommands_are_named_with_those_there_are(self):
+        for args in (("foo",), ("serve", "--help"), ("eval", "foo")):
+            self.refused(USAGE, *args, says=f"'{args[-1] if args[0] == 'eval' else args[0]}'")
+        self.refused(USAGE, "foo", says="run, chat, inspect")
+        self.refused(USAGE, "eval", "foo", says="ppl, logits")
+        self.refused(USAGE, "eval", "ppl", "--nope", says="See: kvasir eval ppl --help")
+
+    def test_empty_values_are_errors(self):
+        for flag in ("--temp", "--seed", "-c", "-m", "--kv-budget", "-f", "-p", "--ids"):
+            self.refused(USAGE, "run", *M, "hi", flag, "", says="got ''")
+        self.refused(USAGE, "run", *M, "", says="prompt")
+        for flag in ("-p", "-n", "-d"):
+            self.refused(USAGE, "bench", *M, flag, "8,,9", says="got '8,,9'")
+        self.refused(USAGE, "inspect", "", says="file")
+
+    def test_numbers_say_what_was_wanted(self):
+        raw = ("run", *M, "--raw", "hi")
+        self.refused(USAGE, *raw, "-n", "x", says="want a whole number")
+        self.refused(USAGE, *raw, "-n", "99999999999", says="2147483647")
+        self.refused(USAGE, *raw, "--temp", "warm", says="want a number")
+        self.refused(USAGE, *raw, "--seed", "99999999999999999999", says="--seed")
+        self.refused(USAGE, *raw, "--kv-type", "junk", says="--kv-type: got 'junk'")
+        self.refused(USAGE, *raw, "-k", "junk", says="--kv-type-k: got 'junk'")
+        for ids in ("1,,2", "1,2\u00e9", "1 2", ","):
+            self.refused(USAGE, "run", *M, "--ids", ids, says=f"--ids: got '{ids}', want token ids")
+        text = ("eval", "ppl", *M, "-f", "-")
+        self.refused(USAGE, *text, "-c", "1", says="want 4 to 512")
+        self.refused(USAGE, *text, "--chunks", "0", says="--chunks: got 0")
+        self.refused(USAGE, *text, "--chunks", "-2", says="--chunks: got -2")
+        for flag, name in (("-p", "--n-prompt"), ("-n", "--n-gen"), ("-d", "--n-depth")):
+            self.refused(USAGE, "bench", *M, flag, "-1", says=f"{name}: got '-1'")
+        self.refused(USAGE, "bench", *M, "-p", "0", "-n", "0", says="nothing to measure")
+        self.refused(DOES_NOT_FIT, "bench", *M, "-p", "600", "-n", "0", says="600")
+
+    def test_inputs_that_exclude_each_other_are_named(self):
+        for args, names in (
+            (("run", "--ids", "1", "hi"), ("--ids", "prompt")),
+            (("run", "--ids", "1", "-f", "x"), ("--ids", "--file")),
+            (("run", "--ids", "1", "--system", "x"), ("--ids", "--system")),
+            (("run", "--raw", "--system", "x", "hi"), ("--raw", "--system")),
+            (("run", "-p", "hi", "ho"), ("--prompt", "prompt")),
+            (("bench", "--lengths", "8"), ("--lengths", "--no-kv-cache")),
+            (("bench", "--no-kv-cache", "-p", "8"), ("--no-kv-cache", "--n-prompt")),
+            (("bench", "-o", "md", "--json"), ("--output", "--json")),
+            (("tokenize", "--chat", "--add-special"), ("--chat", "--add-special")),
+        ):
+            for name in names:
+                self.refused(USAGE, args[0], *M, *args[1:], says=name)
+        self.refused(USAGE, "inspect", STORIES, "-m", "other.gguf", says="--model")
+        self.refused(USAGE, "run", *M, "--system", "x", "hi", says="--system: the model has no")
+
+    def test_control_characters_are_shown_not_obeyed(self):
+        done = kvasir("run", *M, "--kv-type", "a\x1b[2Jb\n", "hi")
+        self.assertEqual(done.returncode, USAGE)
+        self.assertIn(b"\\x1b[2Jb\\x0a", done.stderr)
+        self.assertNotIn(b"\x1b", done.stderr)
+
+    def test_too_much_input_is_refused_before_it_is_worked_on(self):
+        self.refused(DOES_NOT_FIT, "run", *M, stdin=b"a" * (1 << 20), says="got 1048576 bytes")
+        self.refused(DOES_NOT_FIT, "tokenize", *M, stdin=b"a" * ((64 << 20) + 1), says="64.0 MiB")
+
+    def test_reasons_are_given(self):
+        with tempfile.TemporaryDirectory() as directory:
+            self.refused(ERROR, "run", *M, "-f", directory, says="Is a directory")
+        self.refused(ERROR, "run", *M, "-f", "no/such", says="No such file")
+
     def test_no_model_says_how_to_get_one(self):
         with tempfile.TemporaryDirectory() as home:
             done = kvasir(
@@ -269,6 +389,13 @@ class Usage(unittest.TestCase):
         self.refused(DOES_NOT_FIT, "run", *M, "--raw", "-p", "x", "--kv-budget", "64K", says="got")
         self.refused(DOES_NOT_FIT, "run", *M, "--ids", ",".join(["5"] * 600), says="600")
 
+    def test_help_shows_defaults_and_examples_of_its_own(self):
+        text = kvasir("run", "--help").stdout.decode()
+        for words in ("=0.8", "=f16", "=512", "kvasir run --raw", "git diff", "<|im_end|>"):
+            self.assertIn(words, text)
+        self.assertNotIn("kvasir bench", text)
+        self.assertIn("kvasir bench --no-kv-cache", kvasir("bench", "--help").stdout.decode())
+
     def test_help_and_version(self):
         for args in (("--help",), ("run", "--help"), ("eval", "ppl", "--help"), ("--version",), ()):
             done = kvasir(*args)
@@ -280,7 +407,7 @@ class Tokenize(unittest.TestCase):
     def test_plain_batch_and_special(self):
         ids = kvasir_json("tokenize", *M, stdin="Once upon a time")
         self.assertTrue(all(isinstance(i, int) for i in ids))
-        batch = kvasir("tokenize", *M, "--batch", stdin='"Once upon a time"\n\n"x\\ny"\n""\n')
+        batch = kvasir("tokenize", *M, "--batch", stdin='"Once upon a time"\n"x\\ny"\n""\n')
         lines = [json.loads(line) for line in batch.stdout.decode().splitlines()]
         self.assertEqual(lines[0], ids)
         self.assertEqual(lines[2], [])
@@ -302,6 +429,9 @@ class Tokenize(unittest.TestCase):
         self.assertIn(b"line 2", done.stderr)
         done = kvasir("tokenize", *M, "--batch", stdin='"ok\n')
         self.assertEqual(done.returncode, USAGE)
+        done = kvasir("tokenize", *M, "--batch", stdin='"a"\n\n"c"\n')
+        self.assertEqual((done.returncode, done.stdout), (USAGE, b""))
+        self.assertIn(b"line 2: empty", done.stderr)
 
     def test_chat_without_a_template_or_with_nonsense_is_an_error(self):
         done = kvasir("tokenize", *M, "--chat", stdin='[{"role":"user","content":"hi"}]')
@@ -309,6 +439,9 @@ class Tokenize(unittest.TestCase):
         self.assertIn(b"template", done.stderr)
         done = kvasir("tokenize", *M, "--chat", stdin="{not json")
         self.assertEqual(done.returncode, USAGE)
+        done = kvasir("tokenize", *M, "--chat", stdin="{}")
+        self.assertEqual(done.returncode, USAGE)
+        self.assertIn(b"object", done.stderr)
         deep = "[" * 100000 + "]" * 100000
         self.assertEqual(kvasir("tokenize", *M, "--chat", stdin=deep).returncode, USAGE)
 
@@ -374,16 +507,22 @@ class Others(unittest.TestCase):
         self.assertEqual([hop["hop"] for hop in hops], list(range(1, 9)))
         self.assertEqual(len(kvasir("trace", *M, "The cat").stdout.decode().splitlines()), 8)
 
-    def test_doctor(self):
-        got = kvasir_json("doctor", "--json")
+    def test_doctor_fails_when_the_model_can_not_run(self):
+        got = kvasir_json("doctor", *M, "--json")
         self.assertIn("simd", got)
-        self.assertEqual(kvasir("doctor").returncode, OK)
-
-
-class Chat(unittest.TestCase):
-    def test_without_a_template_chat_says_so(self):
-        done = kvasir("chat", *M, stdin="hello\n")
-        self.assertIn(b"template", done.stderr)
+        self.assertEqual(got["model"]["state"], "fine")
+        self.assertEqual(kvasir("doctor", *M).returncode, OK)
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(STORIES.read_bytes()[:5000])
+            file.flush()
+            for model, state in (("no/such.gguf", "missing"), (file.name, "damaged")):
+                done = kvasir("doctor", "-m", model, "--json")
+                self.assertEqual(done.returncode, ERROR)
+                self.assertEqual(json.loads(done.stdout)["model"]["state"], state)
+                done = kvasir("doctor", "-m", model)
+                self.assertEqual(done.returncode, ERROR)
+                self.assertIn(state.encode(), done.stdout)
+                self.assertEqual(b"make model" in done.stdout, state == "missing")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import struct
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -31,3 +32,15 @@ def kvasir_json(*args, **kwargs):
     done = kvasir(*args, **kwargs)
     assert done.returncode == 0, (done.returncode, done.stderr.decode(errors="replace")[-2000:])
     return json.loads(done.stdout)
+
+
+def stories_with_template(template):
+    """The stories model with a chat template as its first key; what follows keeps its alignment."""
+    model = STORIES.read_bytes()
+    key, alignment, string_type = b"tokenizer.chat_template", 32, 8
+    text = template.encode()
+    n_bytes = 8 + len(key) + 4 + 8 + len(text) + len("{##}")
+    text += b"{#" + b" " * (-n_bytes % alignment) + b"#}"
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", string_type, len(text)) + text
+    n_keys = struct.unpack_from("<Q", model, 16)[0]
+    return model[:16] + struct.pack("<Q", n_keys + 1) + entry + model[24:]
