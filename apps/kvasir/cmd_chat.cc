@@ -82,8 +82,8 @@ LineReader::Outcome Chat::read_message(std::string& message) {
   while (!ends_with_quotes(message)) {
     outcome = reader_.read("... ", line);
     if (outcome != Outcome::kLine) {
-      const bool ends = outcome == Outcome::kEnd;
-      say("(the message was {})\n", ends ? "not sent: its end is missing" : "dropped");
+      const bool is_dropped = outcome == Outcome::kInterrupted;
+      say("(the message was {})\n", is_dropped ? "dropped" : "not sent: its end is missing");
       return outcome;
     }
     message += (is_first && message.empty() ? "" : "\n") + line;
@@ -104,6 +104,7 @@ Exit Chat::loop() {
     // From a pipe there is no one to leave in another way.
     if (!stdin_is_terminal() && interrupted().load()) return Exit::kInterrupted;
     const auto outcome = read_message(message);
+    if (outcome == LineReader::Outcome::kFailed) return Exit::kError;
     if (outcome == LineReader::Outcome::kEnd) return Exit::kOk;
     if (outcome == LineReader::Outcome::kInterrupted) {
       if (!stdin_is_terminal()) return Exit::kInterrupted;

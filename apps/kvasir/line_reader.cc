@@ -7,8 +7,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <cwchar>
 
+#include "command.h"
 #include "console.h"
 
 namespace kvasir::cli {
@@ -57,11 +59,17 @@ LineReader::Outcome read_plain(std::string& line) {
   char* buffer = nullptr;
   std::size_t capacity = 0;
   const ssize_t n = ::getline(&buffer, &capacity, stdin);
-  const bool was_interrupted = n < 0 && errno == EINTR;
+  const int code = errno;
+  const bool was_interrupted = n < 0 && code == EINTR;
   if (n > 0) line.assign(buffer, static_cast<std::size_t>(n));
   std::free(buffer);
   if (was_interrupted) std::clearerr(stdin);
-  if (n < 0) return was_interrupted ? LineReader::Outcome::kInterrupted : LineReader::Outcome::kEnd;
+  if (was_interrupted) return LineReader::Outcome::kInterrupted;
+  if (n < 0 && std::ferror(stdin) != 0) {
+    report({ErrorCode::kIo, fmt::format("stdin: cannot read; {}", std::strerror(code))});
+    return LineReader::Outcome::kFailed;
+  }
+  if (n < 0) return LineReader::Outcome::kEnd;
   if (line.back() == '\n') line.pop_back();
   if (!line.empty() && line.back() == '\r') line.pop_back();
   return LineReader::Outcome::kLine;

@@ -14,10 +14,10 @@ class LineReader {
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
-  enum class Outcome { kLine, kInterrupted, kEnd };
+  enum class Outcome { kLine, kInterrupted, kEnd, kFailed };
   /// One line without its end. At a terminal lines that are pasted together come together, joined
   /// by newlines, except behind a line that begins with '/'. A Ctrl-C before the call is forgotten;
-  /// one during it gives kInterrupted and drops what was typed.
+  /// one during it gives kInterrupted and drops what was typed. kFailed has been reported.
   Outcome read(const char* prompt, std::string& line);
 
  private:

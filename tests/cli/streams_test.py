@@ -80,6 +80,12 @@ class Streams(unittest.TestCase):
         done = shell("<&-", "tokenize", *M)
         self.assertEqual(done.returncode, ERROR)
         self.assertIn(b"stdin: cannot read; Bad file descriptor", done.stderr)
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(stories_with_template("{{ messages[-1].content }}"))
+            file.flush()
+            done = shell("<&-", "chat", "-m", file.name)
+        self.assertEqual(done.returncode, ERROR)
+        self.assertIn(b"stdin: cannot read; Bad file descriptor", done.stderr)
 
 
 class Interrupts(unittest.TestCase):
