@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pathlib
-import pty
 import re
 import select
 import signal
@@ -15,7 +14,15 @@ import termios
 import time
 import unittest
 
-from support import BINARY, INVALID_MODEL, OK, STORIES, kvasir, stories_with_template
+from support import (
+    BINARY,
+    INVALID_MODEL,
+    OK,
+    STORIES,
+    fork_at_terminal,
+    kvasir,
+    stories_with_template,
+)
 
 PROMPT = r">>> $"
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
@@ -26,7 +33,7 @@ class Terminal:
 
     def __init__(self, *args, env=None):
         environment = dict(os.environ, TERM="xterm", **(env or {}))
-        self.pid, self.fd = pty.fork()
+        self.pid, self.fd = fork_at_terminal()
         if self.pid == 0:
             os.execve(BINARY, [BINARY, "chat", *map(str, args)], environment)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -59,7 +59,7 @@ class Run(unittest.TestCase):
                 "f32",
                 "--kv-type",
                 kv_type,
-                "--ignore-eos"
+                "--ignore-eos",
             )
             if kv_type == "f32":
                 self.assertEqual(got["ids"], REFERENCE_IDS)
@@ -125,7 +125,7 @@ class Run(unittest.TestCase):
             0,
             "--json",
             "--stop",
-            stop
+            stop,
         )
         self.assertEqual(cut["finish_reason"], "stop")
         self.assertEqual(cut["text"], whole["text"].split(stop)[0])
@@ -143,7 +143,7 @@ class Run(unittest.TestCase):
                 "--temp",
                 0,
                 "--json",
-                *flags
+                *flags,
             )["ids"]
 
         expected = one()
@@ -205,7 +205,6 @@ class Run(unittest.TestCase):
         process.stderr.close()
         self.assertEqual(process.wait(timeout=60), 141)
         self.assertNotIn(b"terminate", error)
-
 
     def test_one_value_a_flag_leaves_the_prompt_alone(self):
         plain = kvasir_json("run", *M, "--raw", "-n", 1, "--json", "hi", "you")

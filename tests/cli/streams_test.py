@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import pty
 import select
 import signal
 import struct
@@ -20,6 +19,7 @@ from support import (
     OK,
     STORIES,
     USAGE,
+    fork_at_terminal,
     stories_with_template,
 )
 
@@ -159,7 +159,7 @@ class Interrupts(unittest.TestCase):
         os.close(writer)
 
     def test_progress_is_no_wider_than_the_terminal(self):
-        pid, fd = pty.fork()
+        pid, fd = fork_at_terminal()
         if pid == 0:
             bench = ("bench", *M, "-t", "1", "-p", "0", "-n", "500", "-d", "0,8", "-r", "400")
             os.execve(BINARY, [BINARY, *bench], dict(os.environ, TERM="xterm"))
@@ -174,7 +174,7 @@ class Interrupts(unittest.TestCase):
             self.assertLess(len(line), 20, out)
 
     def test_one_end_of_file_at_a_terminal_is_enough(self):
-        pid, fd = pty.fork()
+        pid, fd = fork_at_terminal()
         if pid == 0:
             os.execv(BINARY, [BINARY, "tokenize", *M])
         time.sleep(0.5)

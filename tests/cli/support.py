@@ -3,8 +3,10 @@
 import json
 import os
 import pathlib
+import pty
 import struct
 import subprocess
+import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -12,6 +14,14 @@ STORIES = DATA / "stories260k" / "stories260K.gguf"
 BINARY = os.environ.get("KVASIR_BIN", str(ROOT / "build" / "release" / "bin" / "kvasir"))
 
 OK, ERROR, USAGE, INVALID_MODEL, DOES_NOT_FIT, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+def fork_at_terminal():
+    """pty.fork(); where the machine has no pseudo-terminals the test is skipped."""
+    try:
+        return pty.fork()
+    except OSError as error:
+        raise unittest.SkipTest(f"no pseudo-terminal to be had here: {error}") from error
 
 
 def kvasir(*args, stdin=None, timeout=300, env=None):
