@@ -18,6 +18,7 @@ constexpr const char* kCounts = "counts such as 0,512";
 struct BenchFlags {
   ModelFlags model;
   std::string n_prompt = "512", n_generate = "128", n_depth = "0";
+  std::string n_sequences = "1";
   std::string lengths = "128,256,512,1024,2048";
   int n_repetitions = 5;
   bool with_roofline = false;
@@ -115,6 +116,7 @@ nlohmann::json row_json(const Setting& setting, const eval::ThroughputRow& row) 
           {"n_prompt", row.n_prompt},
           {"n_gen", row.n_generate},
           {"n_depth", row.n_depth},
+          {"n_sequences", row.n_sequences},
           {"test", row.test_name()},
           {"test_time", setting.time},
           {"avg_ns", sum / static_cast<double>(row.seconds.size())},
@@ -134,6 +136,8 @@ Result<eval::ThroughputOptions> row_options(const BenchFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(options.n_generate,
                           parse_numbers("--n-gen", flags.n_generate, 0, kCounts));
   KVASIR_ASSIGN_OR_RETURN(options.n_depth, parse_numbers("--n-depth", flags.n_depth, 0, kCounts));
+  KVASIR_ASSIGN_OR_RETURN(options.n_sequences, parse_numbers("--batch", flags.n_sequences, 1,
+                                                             "counts above 0 such as 1,8"));
   const auto has_work = [](const std::vector<int>& counts) {
     return std::any_of(counts.begin(), counts.end(), [](int count) { return count > 0; });
   };
@@ -238,6 +242,8 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
   auto* generate =
       sub->add_option("-n,--n-gen", flags->n_generate, "tokens to generate: 64,128; 0: none");
   auto* depth = sub->add_option("-d,--n-depth", flags->n_depth, "history sizes: 0,4096");
+  auto* sequences = sub->add_option("--batch", flags->n_sequences,
+                                    "sequences that generate together, on one shared history: 1,8");
   sub->add_option("-r,--repetitions", flags->n_repetitions, "timed runs of each row");
   auto* roofline = sub->add_flag("--roofline", flags->with_roofline,
                                  "beside each row what this machine allows, probed before and "
@@ -246,7 +252,8 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
                                     "the price of one more token with the cache and without");
   sub->add_option("--lengths", flags->lengths, "history sizes for --no-kv-cache")
       ->needs(no_kv_cache);
-  no_kv_cache->excludes(prompt)->excludes(generate)->excludes(depth)->excludes(roofline);
+  no_kv_cache->excludes(prompt)->excludes(generate)->excludes(depth)->excludes(sequences)->excludes(
+      roofline);
   auto* output = sub->add_option("-o,--output", flags->output, "md or json")->check(check_output);
   sub->add_flag_callback(
          "--json", [flags] { flags->output = "json"; }, "same as -o json")
@@ -254,6 +261,7 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
   sub->footer(
       "Examples:\n"
       "  kvasir bench -p 512 -n 64 -d 0,4096    tokens per second at depth\n"
+      "  kvasir bench -p 0 -n 64 -d 1024 --batch 1,8,32    sequences on a shared prefix\n"
       "  kvasir bench --roofline --json         beside the machine's limit, as JSON\n"
       "  kvasir bench --no-kv-cache             what the cache saves\n"
       "Ctrl-C ends it with the rows that are done.\n");

@@ -99,7 +99,7 @@ class StripWalk {
 };
 
 /// Looks the segment's strips up in the page table; when the task goes on to the next segment, that
-/// one's K strips as well.
+/// one's first K strips as well.
 void find_strips(const Block& block, int index, bool goes_on, Segment& segment) {
   StripWalk walk(*block.kv, index * kSegmentStrips + segment.strip_begin, block.kv_head);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip, walk.next()) {
@@ -108,7 +108,7 @@ void find_strips(const Block& block, int index, bool goes_on, Segment& segment) 
   }
   const int next = (index + 1) * kSegmentStrips;
   const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
-  segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, kSegmentStrips) : 0;
+  segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, kChunkStrips) : 0;
   for (int strip = 0; strip < segment.n_next; ++strip, walk.next())
     segment.next_k[strip] = walk.k();
 }
@@ -139,10 +139,12 @@ template <class K, class V>
 void attend_segment(const Block& block, const Segment& segment, const Shape& shape,
                     const Tiles& tiles, const Work& work) {
   const float softcap = block.params->softcap;
-  if (block.n_positions == 1 && tiles.n_tiles == 1) {
-    choose_score_direct<K>(shape.n_rows)(segment, shape, work);
+  if (block.is_direct()) {
+    const auto score = choose_score_direct<K>(block.heads_per_kv_head());
+    const auto weigh = choose_weigh_direct<V>(block.heads_per_kv_head());
+    for_each_chunk<false>(segment, shape, [&](const Chunk& c) { score(c, shape, work); });
     softmax_rows(work, shape.n_rows, softcap, shape.record_stride);
-    choose_weigh_direct<V>(shape.n_rows)(segment, shape, work);
+    for_each_chunk<true>(segment, shape, [&](const Chunk& c) { weigh(c, segment, shape, work); });
     return;
   }
   score_staged<K>(segment, shape, tiles, work);
@@ -205,7 +207,10 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
   Shape shape;
   shape.head_dim = head_dim;
   shape.n_rows = block.n_rows();
+  shape.n_kv_heads = block.n_kv_heads;
   shape.scale = block.params->scale;
+  shape.k_head_stride = kv.k_head_stride;
+  shape.v_head_stride = kv.v_head_stride;
   shape.v_row_stride = kv.v_row_stride;
   shape.k_strip_bytes = static_cast<std::size_t>(head_dim) * 16 * k_value;
   shape.v_row_bytes = static_cast<std::size_t>(head_dim) * v_value;
@@ -213,7 +218,8 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
 
   std::size_t bytes = 0;
   Work work = lay_out_work(memory, head_dim, shape.n_rows, &bytes);
-  const Tiles tiles(shape.n_rows);
+  // Direct: a tile per kv head.
+  const Tiles tiles(shape.n_rows, block.is_direct() ? block.heads_per_kv_head() : kTileRows);
   pack_queries(block, tiles, work.q);
   const SegmentFunction attend = choose_segment_function(kv.codec_k, kv.codec_v);
   if (block.partials == nullptr) clear_headers(work.records, shape.n_rows, shape.record_stride);

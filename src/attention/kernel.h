@@ -1,8 +1,8 @@
 // The kernels' side of `attend`: what one block of query rows is, and the two steps done on it.
 //
-// A block is a run of positions of one sequence with every query head that reads one kv head; its
-// rows are numbered position by position, heads side by side. kernel.cc is compiled once per SIMD
-// target and chosen at run time.
+// A block is a run of positions of one sequence with every query head that reads one kv head, or
+// one position with those of several; its rows are numbered position by position, heads side by
+// side. kernel.cc is compiled once per SIMD target and chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,20 @@ namespace kvasir::attention {
 /// Rows of a block at most; the plan chooses fewer for wide heads.
 inline constexpr int kMaxBlockRows = 96;
 
+/// Query heads of a kv head that one position's rows are computed for straight from the page.
+inline constexpr int kMaxDirectHeads = 6;
+/// Rows of a block of several kv heads at most.
+inline constexpr int kMaxDirectRows = 16;
+
 struct Block {
   const AttentionParams* params = nullptr;
   const cache::PagedKvView* kv = nullptr;
-  int kv_head = 0;
-  int n_heads = 0;  ///< query heads of the group
+  int kv_head = 0;  ///< the first of `n_kv_heads`: one, unless n_positions is 1
+  int n_kv_heads = 1;
+  int n_heads = 0;  ///< query heads of these together
   Position first_pos = 0;
   int n_positions = 0;
-  const float* q = nullptr;  ///< first position's first head of the group
+  const float* q = nullptr;  ///< first position's first head of the block
   float* out = nullptr;
   int segment_begin = 0;  ///< segments that some row of the block sees: [begin, end)
   int segment_end = 0;
@@ -31,6 +37,8 @@ struct Block {
   float* partials = nullptr;
 
   int n_rows() const { return n_positions * n_heads; }
+  int heads_per_kv_head() const { return n_heads / n_kv_heads; }
+  bool is_direct() const { return n_positions == 1 && heads_per_kv_head() <= kMaxDirectHeads; }
 };
 
 /// A record is a header (maximum, sum, whether anything was visible), then head_dim floats,

@@ -18,6 +18,8 @@ constexpr int kTasksPerThread = 12;
 constexpr int kMinSharedBlockRows = 24;
 /// A row costs at least this share of its bytes: with fewer rows memory sets the pace.
 constexpr int kMinRowsOfCost = 4;
+/// kv heads of a row stay apart where there are fewer segments: a thread would go without.
+constexpr int kMinSegmentsPerThread = 2;
 /// Blocks of more rows are not cut by segments: their records would outgrow the caches.
 constexpr int kMaxCutRows = 48;
 
@@ -40,25 +42,44 @@ BlockSize size_blocks(int n_rows, int n_heads, int max_rows) {
 std::int64_t block_cost(const AttentionParams& params, const Block& block) {
   const Position last = block.first_pos + block.n_positions - 1;
   const int n_strips = last / 16 - first_visible(params, block.first_pos) / 16 + 1;
-  return std::int64_t{std::max(block.n_rows(), kMinRowsOfCost)} * n_strips;
+  return std::int64_t{std::max(block.n_rows(), kMinRowsOfCost * block.n_kv_heads)} * n_strips;
+}
+
+/// kv heads that one block takes. A lone row's heads go together, because they lie side by side in
+/// a page and memory is the faster the longer the stretches that are read of it (ADR 0008); unless
+/// threads would then run out of segments to share.
+int kv_heads_together(const AttentionParams& params, const QueryRows& entry, int n_lone_rows,
+                      int n_threads) {
+  const int n_heads = params.n_heads / entry.kv.n_kv_heads;
+  if (entry.n_rows != 1 || n_heads > kMaxDirectHeads) return 1;
+  const int n_segments = entry.first_pos / kSegmentTokens + 1 -
+                         first_visible(params, entry.first_pos) / kSegmentTokens;
+  if (std::int64_t{n_segments} * n_lone_rows < kMinSegmentsPerThread * n_threads) return 1;
+  const int most = std::max(1, kMaxDirectRows / n_heads);
+  const int n_blocks = (entry.kv.n_kv_heads + most - 1) / most;
+  return (entry.kv.n_kv_heads + n_blocks - 1) / n_blocks;
 }
 
 /// Calls `visit(block)` for every block in order.
 template <class Visit>
 void for_each_block(const AttentionParams& params, std::span<const QueryRows> rows, int max_rows,
-                    Visit visit) {
+                    int n_threads, Visit visit) {
+  const auto n_lone_rows = static_cast<int>(std::count_if(
+      rows.begin(), rows.end(), [](const QueryRows& entry) { return entry.n_rows == 1; }));
   for (const QueryRows& entry : rows) {
     if (entry.n_rows == 0) continue;
     const int n_heads = params.n_heads / entry.kv.n_kv_heads;
     const BlockSize size = size_blocks(entry.n_rows, n_heads, max_rows);
-    for (int kv_head = 0; kv_head < entry.kv.n_kv_heads; ++kv_head) {
+    const int n_together = kv_heads_together(params, entry, n_lone_rows, n_threads);
+    for (int kv_head = 0; kv_head < entry.kv.n_kv_heads; kv_head += n_together) {
       for (int i = 0; i < size.n_blocks; ++i) {
         Block block;
         const int first = i * size.n_positions;
         block.params = &params;
         block.kv = &entry.kv;
         block.kv_head = kv_head;
-        block.n_heads = n_heads;
+        block.n_kv_heads = std::min(n_together, entry.kv.n_kv_heads - kv_head);
+        block.n_heads = n_heads * block.n_kv_heads;
         block.first_pos = entry.first_pos + first;
         block.n_positions = std::min(size.n_positions, entry.n_rows - first);
         const Position last = block.first_pos + block.n_positions - 1;
@@ -108,14 +129,14 @@ struct Layout {
 Layout lay_out(const AttentionParams& params, std::span<const QueryRows> rows, int n_threads) {
   Layout layout;
   layout.max_rows = choose_block_rows(params, rows, n_threads);
-  for_each_block(params, rows, layout.max_rows,
+  for_each_block(params, rows, layout.max_rows, n_threads,
                  [&](const Block& block, int) { layout.cost += block_cost(params, block); });
   if (n_threads > 1) {
     layout.task_cost = std::max<std::int64_t>(1, layout.cost / (kTasksPerThread * n_threads));
   }
   std::size_t n_partial_floats = 0;
   int max_block_rows = 0;
-  for_each_block(params, rows, layout.max_rows, [&](const Block& block, int) {
+  for_each_block(params, rows, layout.max_rows, n_threads, [&](const Block& block, int) {
     const int n_pieces = count_pieces(block, block_cost(params, block), layout.task_cost);
     ++layout.n_blocks;
     layout.n_tasks += static_cast<std::size_t>(n_pieces);
@@ -162,8 +183,9 @@ Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, c
 
   std::size_t block_idx = 0, task_idx = 0;
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
-  for_each_block(params, rows, layout.max_rows, [&](Block block, int row) {
-    const auto head = static_cast<std::size_t>(block.kv_head * block.n_heads) * head_dim;
+  for_each_block(params, rows, layout.max_rows, n_threads, [&](Block block, int row) {
+    const auto head =
+        static_cast<std::size_t>(block.kv_head * block.heads_per_kv_head()) * head_dim;
     block.q = q + static_cast<std::size_t>(row) * params.q_row_stride + head;
     block.out = out + static_cast<std::size_t>(row) * params.out_row_stride + head;
     const std::int64_t cost = block_cost(params, block);

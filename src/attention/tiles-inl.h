@@ -60,13 +60,18 @@ HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips
     if constexpr (!kSideBySide) asm("" : "+r"(q_of[s]));
   }
 
+  // One strip after the other is fetched while all are read side by side: streams that alternate
+  // are slower to fetch (ADR 0008).
+  [[maybe_unused]] const std::uint8_t* fetch = nullptr;
+  [[maybe_unused]] int next_strip = 0, next_strip_d = 0;
   for (int d0 = 0; d0 < head_dim; d0 += 2) {
     if constexpr (kPrefetch) {
-#pragma GCC unroll kUnroll
-      for (int s = 0; s < S; ++s) {
-        const std::uint8_t* to = ahead[s] + d0 * 16 * static_cast<int>(sizeof(K));
-        for (int line = 0; line < kLinesPerPair; ++line) hwy::Prefetch(to + line * 64);
+      if (d0 == next_strip_d) {
+        fetch = ahead[next_strip++];
+        next_strip_d += head_dim / S;
       }
+#pragma GCC unroll kUnroll
+      for (int line = 0; line < S * kLinesPerPair; ++line, fetch += 64) hwy::Prefetch(fetch);
     }
 #pragma GCC unroll kUnroll
     for (int d = d0; d < d0 + 2; ++d) {
@@ -126,6 +131,28 @@ struct ValueTile {
   }
   hn::Vec<D> acc[R][kVecs];
 };
+
+/// Row r's vectors from (to) `values + r * row_floats`, exactly.
+template <class D, int R, int kVecs>
+HWY_INLINE void load_tile(ValueTile<D, R, kVecs>& tile, const float* values, int row_floats) {
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll kUnroll
+    for (int j = 0; j < kVecs; ++j) {
+      tile.acc[r][j] = hn::LoadU(D(), values + r * row_floats + j * kLanesOf<D>);
+    }
+  }
+}
+template <class D, int R, int kVecs>
+HWY_INLINE void store_tile(const ValueTile<D, R, kVecs>& tile, float* values, int row_floats) {
+#pragma GCC unroll kUnroll
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll kUnroll
+    for (int j = 0; j < kVecs; ++j) {
+      hn::StoreU(tile.acc[r][j], D(), values + r * row_floats + j * kLanesOf<D>);
+    }
+  }
+}
 
 /// Where V rows lie: token t's channels begin at `base + t * row_bytes`; panels of 16 channels are
 /// `panel_step` values apart.

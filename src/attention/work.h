@@ -26,12 +26,14 @@ struct Row {
   bool is_visible() const { return begin < end; }
 };
 
+static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * 512);
+
 struct Work {
   float* q = nullptr;        ///< [tile][head_dim][rows of the tile]
   float* scores = nullptr;   ///< [n_rows][kSegmentTokens]: scores, then probabilities
   float* records = nullptr;  ///< [n_rows][record_floats]
   float* k = nullptr;        ///< [kStagedStrips][head_dim][16]
-  float* v = nullptr;        ///< [kStagedPanels][kPanelFloats]
+  float* v = nullptr;        ///< [kStagedPanels][kPanelFloats]; direct: values of [n_rows] so far
   Row* rows = nullptr;       ///< [n_rows]
 };
 

@@ -8,17 +8,21 @@
 namespace kvasir::eval {
 namespace {
 
-/// Bytes of K and V that a query at the row's middle reads. Window layers see their window.
-double kv_bytes(const engine::Engine& engine, int n_tokens) {
+/// Bytes of K and V that a step in the row's middle reads, the shared history once. Window layers
+/// see their window.
+double kv_bytes(const engine::Engine& engine, const ThroughputRow& row) {
   const model::ModelConfig& config = engine.model().config();
   const engine::EngineOptions& options = engine.options();
   const double value_bytes = static_cast<double>(cache::codec_value_bytes(options.codec_k) +
                                                  cache::codec_value_bytes(options.codec_v));
-  double n_seen = 0;
+  double n_read = 0;
   for (const bool is_window : config.is_window_layer) {
-    n_seen += is_window ? std::min(config.window, n_tokens) : n_tokens;
+    int n_seen = row.n_depth + row.n_generate / 2;
+    if (is_window) n_seen = std::min(config.window, n_seen);
+    const int n_own = std::min(n_seen, row.n_generate / 2);
+    n_read += n_seen - n_own + n_own * row.n_sequences;
   }
-  return n_seen * config.n_kv_heads * config.head_dim * value_bytes;
+  return n_read * config.n_kv_heads * config.head_dim * value_bytes;
 }
 
 }  // namespace
@@ -26,8 +30,8 @@ double kv_bytes(const engine::Engine& engine, int n_tokens) {
 RooflineProbe::RooflineProbe(engine::Engine& engine, const ThroughputRow& row)
     : engine_(engine), row_(row) {
   if (row.n_prompt == 0) {
-    kv_bytes_per_step_ = kv_bytes(engine, row.n_depth + row.n_generate / 2);
-    const double bytes = static_cast<double>(engine.model().streamed_bytes()) + kv_bytes_per_step_;
+    const double bytes =
+        static_cast<double>(engine.model().streamed_bytes()) + kv_bytes(engine, row);
     footprint_ = AlignedBuffer(static_cast<std::size_t>(bytes));
     std::memset(footprint_.data(), 1, footprint_.size());  // or all pages are the one zero page
   }
@@ -39,32 +43,41 @@ void RooflineProbe::probe() {
   const double barrier = simd::barrier_seconds(pool);
   const bool is_first = roofline_.barrier_seconds == 0;
   roofline_.barrier_seconds = is_first ? barrier : std::min(roofline_.barrier_seconds, barrier);
-  if (row_.n_prompt > 0) {
-    roofline_.integer_rate = std::max(roofline_.integer_rate, simd::integer_rate(pool));
-    roofline_.float_rate = std::max(roofline_.float_rate, simd::float_rate(pool));
-    return;
-  }
+  roofline_.integer_rate = std::max(roofline_.integer_rate, simd::integer_rate(pool));
+  roofline_.float_rate = std::max(roofline_.float_rate, simd::float_rate(pool));
+  if (row_.n_prompt > 0) return;
   for (int i = 0; i < 5; ++i) {
     const double rate = simd::read_rate(pool, {footprint_.data(), footprint_.size()});
     roofline_.read_rate = std::max(roofline_.read_rate, rate);
   }
 }
 
+/// `attention`: multiply-adds of all tokens together.
+double RooflineProbe::arithmetic_seconds(double n_tokens, double n_logits, double attention) const {
+  const model::Model& model = engine_.model();
+  const double output = model.output_multiply_adds();
+  const bool is_float = engine_.options().activations == model::ActivationMode::kFloat32;
+  const double weight_rate = is_float ? roofline_.float_rate : roofline_.integer_rate;
+  return ((model.multiply_adds(0) - output) * n_tokens + output * n_logits) / weight_rate +
+         attention / roofline_.float_rate;
+}
+
 double RooflineProbe::decode_seconds() const {
-  return row_.n_generate * static_cast<double>(footprint_.size()) / roofline_.read_rate;
+  const model::Model& model = engine_.model();
+  const double attention =
+      model.multiply_adds(row_.n_depth + row_.n_generate / 2) - model.multiply_adds(0);
+  const double n = row_.n_sequences;
+  return row_.n_generate * std::max(static_cast<double>(footprint_.size()) / roofline_.read_rate,
+                                    arithmetic_seconds(n, n, n * attention));
 }
 
 double RooflineProbe::prefill_seconds() const {
   const model::Model& model = engine_.model();
-  const double weights = model.multiply_adds(0) - model.output_multiply_adds();
   double attention = 0;
   for (int i = 1; i <= row_.n_prompt; ++i) {
     attention += model.multiply_adds(row_.n_depth + i) - model.multiply_adds(0);
   }
-  const bool is_float = engine_.options().activations == model::ActivationMode::kFloat32;
-  const double weight_rate = is_float ? roofline_.float_rate : roofline_.integer_rate;
-  return (weights * row_.n_prompt + model.output_multiply_adds()) / weight_rate +
-         attention / roofline_.float_rate;
+  return arithmetic_seconds(row_.n_prompt, 1, attention);
 }
 
 Roofline RooflineProbe::finish() {

@@ -9,9 +9,10 @@ namespace kvasir::eval {
 
 /// Probes before (construction) and after (`finish`) a row that is timed in between.
 ///
-/// Decode is bound by memory: weights and the history's KV are read once per token, at the read
-/// rate of a buffer of that size. Prefill is bound by arithmetic: quantized weights at the byte
-/// dot's rate (float ones at FMA's), causal attention at FMA's; the vocabulary once.
+/// Arithmetic: quantized weights at the byte dot's rate (float ones at FMA's), causal attention at
+/// FMA's, the vocabulary where logits are wanted. It bounds prefill. A step of decode also reads
+/// weights, the shared history and what each sequence adds to it once, at the read rate of a buffer
+/// of that size; the slower of the two bounds it.
 class RooflineProbe {
  public:
   RooflineProbe(engine::Engine& engine, const ThroughputRow& row);
@@ -19,12 +20,12 @@ class RooflineProbe {
 
  private:
   void probe();
+  double arithmetic_seconds(double n_tokens, double n_logits, double attention) const;
   double decode_seconds() const;
   double prefill_seconds() const;
 
   engine::Engine& engine_;
   const ThroughputRow& row_;
-  double kv_bytes_per_step_ = 0;
   AlignedBuffer footprint_;  ///< as large as what a decode step reads
   Roofline roofline_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "base/clock.h"
 #include "eval/roofline.h"
@@ -25,17 +26,35 @@ struct Runner {
   engine::Engine& engine;
   const std::atomic<bool>* stop;
 
+  /// Errors: kCancelled.
+  Status check_stop() const {
+    if (stop == nullptr || !stop->load()) return {};
+    return Error{ErrorCode::kCancelled, "bench: interrupted"};
+  }
+
   /// Computes `tokens` in batches; logits of the last one only. Errors: kCancelled.
   Status advance(cache::Sequence& sequence, std::span<const TokenId> tokens,
                  std::vector<float>& logits) const {
     while (!tokens.empty()) {
-      if (stop != nullptr && stop->load()) {
-        return Error{ErrorCode::kCancelled, "bench: interrupted"};
-      }
+      KVASIR_RETURN_IF_ERROR(check_stop());
       const auto n = std::min(tokens.size(), static_cast<std::size_t>(engine.options().n_batch));
       const engine::Engine::Step step{&sequence, tokens.first(n), n == tokens.size() ? 1 : 0};
       KVASIR_RETURN_IF_ERROR(engine.forward({&step, 1}, logits));
       tokens = tokens.subspan(n);
+    }
+    return {};
+  }
+
+  /// Step by step the next token of every sequence; logits of all. Errors: kCancelled.
+  Status generate(std::vector<cache::Sequence>& sequences, std::span<const TokenId> tokens,
+                  std::vector<float>& logits) const {
+    std::vector<engine::Engine::Step> steps(sequences.size());
+    for (; !tokens.empty(); tokens = tokens.subspan(sequences.size())) {
+      KVASIR_RETURN_IF_ERROR(check_stop());
+      for (std::size_t i = 0; i < sequences.size(); ++i) {
+        steps[i] = {&sequences[i], tokens.subspan(i, 1), 1};
+      }
+      KVASIR_RETURN_IF_ERROR(engine.forward(steps, logits));
     }
     return {};
   }
@@ -69,14 +88,16 @@ Status time_row(const Runner& runner, const Depth& depth, int n_repetitions, Thr
   const std::vector<TokenId> tokens = random_tokens(runner.engine, row.n_tokens());
   std::vector<float> logits;
   for (int repetition = -1; repetition < n_repetitions; ++repetition) {
-    KVASIR_ASSIGN_OR_RETURN(cache::Sequence sequence, depth.fork());
+    std::vector<cache::Sequence> sequences;
+    for (int i = 0; i < row.n_sequences; ++i) {
+      KVASIR_ASSIGN_OR_RETURN(cache::Sequence sequence, depth.fork());
+      sequences.push_back(std::move(sequence));
+    }
     const double start = clock.now_seconds();
     if (row.n_prompt > 0) {
-      KVASIR_RETURN_IF_ERROR(runner.advance(sequence, tokens, logits));
+      KVASIR_RETURN_IF_ERROR(runner.advance(sequences[0], tokens, logits));
     } else {
-      for (const TokenId& token : tokens) {
-        KVASIR_RETURN_IF_ERROR(runner.advance(sequence, {&token, 1}, logits));
-      }
+      KVASIR_RETURN_IF_ERROR(runner.generate(sequences, tokens, logits));
     }
     if (repetition >= 0) row.seconds.push_back(clock.now_seconds() - start);
   }
@@ -87,6 +108,7 @@ Status time_row(const Runner& runner, const Depth& depth, int n_repetitions, Thr
 
 std::string ThroughputRow::test_name() const {
   std::string name = n_prompt > 0 ? fmt::format("pp{}", n_prompt) : fmt::format("tg{}", n_generate);
+  if (n_sequences > 1) name += fmt::format(" x {}", n_sequences);
   if (n_depth > 0) name += fmt::format(" @ d{}", n_depth);
   return name;
 }
@@ -122,14 +144,15 @@ Result<std::vector<ThroughputRow>> plan_rows(const ThroughputOptions& options, i
   std::vector<ThroughputRow> rows;
   for (const int n_depth : options.n_depth) {
     for (const int n_prompt : options.n_prompt) {
-      if (n_prompt > 0) rows.push_back({n_prompt, 0, n_depth, {}, {}});
+      if (n_prompt > 0) rows.push_back({n_prompt, 0, n_depth, 1, {}, {}});
     }
     for (const int n_generate : options.n_generate) {
-      if (n_generate > 0) rows.push_back({0, n_generate, n_depth, {}, {}});
+      if (n_generate == 0) continue;
+      for (const int n : options.n_sequences) rows.push_back({0, n_generate, n_depth, n, {}, {}});
     }
   }
   for (const ThroughputRow& row : rows) {
-    const std::int64_t n_tokens = std::int64_t{row.n_depth} + row.n_tokens();
+    const std::int64_t n_tokens = std::int64_t{row.n_depth} + row.n_prompt + row.n_generate;
     if (n_tokens > n_ctx) {
       return Error{ErrorCode::kExhausted,
                    fmt::format("bench: {} does not fit the context; got {} tokens, want at most {}",
@@ -164,9 +187,9 @@ Result<CacheSaving> time_saving(const Runner& runner, int n_tokens, int n_repeti
   Depth cached(runner, n_tokens - 1);
   std::vector<float> logits;
   KVASIR_RETURN_IF_ERROR(cached.compute(logits));
-  ThroughputRow one{0, 1, n_tokens - 1, {}, {}};
+  ThroughputRow one{0, 1, n_tokens - 1, 1, {}, {}};
   KVASIR_RETURN_IF_ERROR(time_row(runner, cached, n_repetitions, one));
-  ThroughputRow all{n_tokens, 0, 0, {}, {}};
+  ThroughputRow all{n_tokens, 0, 0, 1, {}, {}};
   KVASIR_RETURN_IF_ERROR(time_row(runner, Depth(runner, 0), n_repetitions, all));
   const model::Model& model = runner.engine.model();
   CacheSaving saving;

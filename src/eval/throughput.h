@@ -22,12 +22,15 @@ struct Roofline {
 };
 
 /// One row: `n_prompt` tokens in one go, or `n_generate` one by one, after `n_depth` tokens.
+/// Generation may be that of several sequences side by side; they share the history.
 struct ThroughputRow {
   int n_prompt = 0, n_generate = 0, n_depth = 0;
+  int n_sequences = 1;
   std::vector<double> seconds;  ///< of each repetition
   std::optional<Roofline> roofline;
-  std::string test_name() const;  ///< "pp512", "tg64 @ d4096"
-  int n_tokens() const { return n_prompt > 0 ? n_prompt : n_generate; }
+  std::string test_name() const;  ///< "pp512", "tg64 @ d4096", "tg64 x 8 @ d1024"
+  /// Of all sequences together.
+  int n_tokens() const { return n_prompt > 0 ? n_prompt : n_generate * n_sequences; }
   double mean_rate() const;       ///< tokens per second
   double deviation_rate() const;  ///< standard deviation over repetitions
   double median_rate() const;
@@ -37,14 +40,15 @@ struct ThroughputRow {
 
 struct ThroughputOptions {
   std::vector<int> n_prompt{512}, n_generate{128}, n_depth{0};  ///< zeros are left out
+  std::vector<int> n_sequences{1};                              ///< of generation rows
   int n_repetitions = 5;
   bool with_roofline = false;
 };
 
-/// Every (prompt or generation) x depth. One untimed warm-up each; the history at depth is computed
-/// once and truncated back to between repetitions. When `stop` becomes true the work ends after the
-/// running forward pass: the rows that are done are given, or kCancelled when none is. Errors: also
-/// kExhausted (a row does not fit the context), those of forward.
+/// Every (prompt, or generation x sequences) x depth. One untimed warm-up each; the history at
+/// depth is computed once and truncated back to between repetitions. When `stop` becomes true the
+/// work ends after the running forward pass: the rows that are done are given, or kCancelled when
+/// none is. Errors: also kExhausted (a row does not fit the context), those of forward.
 Result<std::vector<ThroughputRow>> throughput(
     engine::Engine& engine, const ThroughputOptions& options,
     const std::function<void(const std::string&)>& progress = {},

@@ -170,6 +170,7 @@ void ForwardPass::run(float* logits) {
 }
 
 void ForwardPass::embed() {
+  expect_inputs(block_input(), config_.n_embd);
   for_rows(config_.n_embd, [&](int begin, int end) {
     std::size_t item = 0;
     for (int row = begin; row < end; ++row) {
@@ -182,6 +183,7 @@ void ForwardPass::embed() {
         rms_norm(x, weights_.layers[0].attention_norm.data(), config_.rms_eps, config_.n_embd,
                  w_.h.row(row));
       }
+      w_.activations.quantize(row);
     }
   });
 }
@@ -203,9 +205,11 @@ void ForwardPass::compute_rope_angles() {
 
 RowBuffer& ForwardPass::block_input() { return config_.has_pre_norms ? w_.h : w_.x; }
 
-void ForwardPass::project(const Projection& projection, RowBuffer& input, int n_inputs,
-                          RowBuffer& output) {
-  w_.activations.prepare(pool_, mode_, input.row(0), n_rows_, n_inputs, input.stride());
+void ForwardPass::expect_inputs(RowBuffer& input, int n_inputs) {
+  w_.activations.assign(mode_, input.row(0), n_rows_, n_inputs, input.stride());
+}
+
+void ForwardPass::project(const Projection& projection, RowBuffer& output) {
   for (const Projection::Part& part : projection.parts) {
     matmul(pool_, part.matrix, w_.activations, output.row(0) + part.first_col, output.stride());
   }
@@ -214,6 +218,7 @@ void ForwardPass::project(const Projection& projection, RowBuffer& input, int n_
 void ForwardPass::add_residual(std::span<const float> bias, std::span<const float> post_norm,
                                std::span<const float> next_norm) {
   const int n = config_.n_embd;
+  expect_inputs(next_norm.empty() ? w_.x : w_.h, n);
   for_rows(3 * n, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
       float* x = w_.x.row(row);
@@ -222,13 +227,14 @@ void ForwardPass::add_residual(std::span<const float> bias, std::span<const floa
       if (!post_norm.empty()) rms_norm(h, post_norm.data(), config_.rms_eps, n, h);
       add(x, h, n);
       if (!next_norm.empty()) rms_norm(x, next_norm.data(), config_.rms_eps, n, h);
+      w_.activations.quantize(row);
     }
   });
 }
 
 void ForwardPass::attention_block(int layer_idx) {
   const Layer& layer = weights_.layers[static_cast<std::size_t>(layer_idx)];
-  project(layer.qkv, block_input(), config_.n_embd, w_.qkv);
+  project(layer.qkv, w_.qkv);
   // Tokens of one strip share cache lines of the K tile, so a strip is one thread's work.
   for_rows(
       2 * w_.qkv.n_cols(),
@@ -240,7 +246,9 @@ void ForwardPass::attention_block(int layer_idx) {
   attend(layer_idx);
   if (layer_idx == config_.n_layers - 1) keep_wanted_rows();
   if (n_rows_ == 0) return;
-  project(layer.attention_out, w_.heads, w_.heads.n_cols(), w_.h);
+  w_.activations.prepare(pool_, mode_, w_.heads.row(0), n_rows_, w_.heads.n_cols(),
+                         w_.heads.stride());
+  project(layer.attention_out, w_.h);
   add_residual(layer.attention_out.bias, layer.attention_post_norm, layer.ffn_norm);
 }
 
@@ -304,7 +312,8 @@ void ForwardPass::keep_wanted_rows() {
 void ForwardPass::feed_forward_block(int layer_idx) {
   const Layer& layer = weights_.layers[static_cast<std::size_t>(layer_idx)];
   const int n_ff = config_.n_ff;
-  project(layer.gate_up, block_input(), config_.n_embd, w_.gate_up);
+  project(layer.gate_up, w_.gate_up);
+  expect_inputs(w_.gate_up, n_ff);
   for_rows(4 * n_ff, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
       float* gate = w_.gate_up.row(row);
@@ -315,9 +324,10 @@ void ForwardPass::feed_forward_block(int layer_idx) {
       } else {
         silu_mul(gate, up, n_ff, gate);
       }
+      w_.activations.quantize(row);
     }
   });
-  project(layer.ffn_down, w_.gate_up, n_ff, w_.h);
+  project(layer.ffn_down, w_.h);
   const bool last = layer_idx == config_.n_layers - 1;
   const std::vector<float>& next_norm =
       last ? weights_.output_norm
@@ -325,10 +335,9 @@ void ForwardPass::feed_forward_block(int layer_idx) {
   add_residual(layer.ffn_down.bias, layer.ffn_post_norm, next_norm);
 }
 
-/// `h` holds the wanted rows, already through the output norm.
+/// `h` holds the wanted rows, through the output norm and quantized.
 void ForwardPass::project_logits(float* logits) {
   const int n_vocab = config_.vocab_size;
-  w_.activations.prepare(pool_, mode_, w_.h.row(0), n_rows_, config_.n_embd, w_.h.stride());
   matmul(pool_, weights_.output_matrix(), w_.activations, logits,
          static_cast<std::size_t>(n_vocab));
   const std::vector<float>& bias = weights_.output.bias;

@@ -81,8 +81,13 @@ class ForwardPass {
 
   /// The rows that a block reads: `h` where the architecture normalizes first, else `x`.
   RowBuffer& block_input();
-  void project(const Projection& projection, RowBuffer& input, int n_inputs, RowBuffer& output);
-  /// x += post_norm(h + bias); then h = next_norm(x). Empty spans leave their step out.
+  /// Makes `n_inputs` columns of `input` the next matmul's activations; whoever computes a row of
+  /// them then quantizes it while it is in the cache.
+  void expect_inputs(RowBuffer& input, int n_inputs);
+  /// output = activations times the projection's weights. Requires: every row is quantized.
+  void project(const Projection& projection, RowBuffer& output);
+  /// x += post_norm(h + bias); then h = next_norm(x), and the next block's input is quantized.
+  /// Empty spans leave their step out.
   void add_residual(std::span<const float> bias, std::span<const float> post_norm,
                     std::span<const float> next_norm);
 

@@ -35,10 +35,15 @@ static_assert(sizeof(ActivationGroup) == 64);
 /// Rows of activations as the kernels read them; reused from step to step, grows when needed.
 class Activations {
  public:
-  /// Takes `n_tokens` rows of `n_cols` floats (row t at `x + t * row_stride`) and, in kInt8,
-  /// prepares their int8 form: q = round(x / da), da = max|x| / 127 per 32 columns. Forks over
-  /// `pool` when it pays. `x` must stay valid until the matmuls over it are done. Where n_cols is
+  /// Takes `n_tokens` rows of `n_cols` floats (row t at `x + t * row_stride`), and room for their
+  /// int8 form in kInt8. `x` must stay valid until the matmuls over it are done. Where n_cols is
   /// not a multiple of 32, only matrices of float formats can be multiplied.
+  void assign(ActivationMode mode, const float* x, int n_tokens, int n_cols,
+              std::size_t row_stride);
+  /// Fills in the int8 form of one row, by whoever has just computed it: q = round(x / da),
+  /// da = max|x| / 127 per 32 columns. Every row's turn must come before a matmul.
+  void quantize(int token);
+  /// `assign`, then `quantize` for every row; forks over `pool` when it pays.
   void prepare(ThreadPool& pool, ActivationMode mode, const float* x, int n_tokens, int n_cols,
                std::size_t row_stride);
 
@@ -49,8 +54,7 @@ class Activations {
   std::size_t row_stride() const { return row_stride_; }
   /// The int8 form. Shape: [n_cols / 32]. Requires: has_groups().
   const ActivationGroup* groups(int token) const {
-    return reinterpret_cast<const ActivationGroup*>(buffer_.data()) +
-           static_cast<std::size_t>(token) * static_cast<std::size_t>(n_cols_ / 32);
+    return reinterpret_cast<const ActivationGroup*>(buffer_.data()) + group_idx(token);
   }
   bool has_groups() const { return mode_ == ActivationMode::kInt8 && n_cols_ % 32 == 0; }
   std::size_t scratch_bytes() const { return buffer_.size(); }
@@ -58,6 +62,10 @@ class Activations {
   static std::size_t bytes_for(ActivationMode mode, int n_tokens, int n_cols);
 
  private:
+  std::size_t group_idx(int token) const {
+    return static_cast<std::size_t>(token) * static_cast<std::size_t>(n_cols_ / 32);
+  }
+
   ActivationMode mode_ = ActivationMode::kFloat32;
   const float* x_ = nullptr;
   int n_tokens_ = 0, n_cols_ = 0;

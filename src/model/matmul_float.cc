@@ -254,37 +254,44 @@ void MatmulFloat(const MatmulOperands& operands, const MatmulRange& range) {
 /// One group of 32. The largest magnitude is found on the bit patterns, where NaN is above
 /// infinity, so that a NaN reaches the scale and with it the results.
 HWY_INLINE void QuantizeGroup(const float* x, ActivationGroup& group) {
+  constexpr int kRegs = kUnitCols / sn::kLanes;
   const sn::DF32 d;
   const sn::DI32 di;
   const hn::Rebind<std::int8_t, sn::DI32> d8;
+  sn::VF32 v[kRegs];
   auto largest = hn::Zero(di);
-  for (int i = 0; i < kUnitCols; i += sn::kLanes) {
-    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
+  KVASIR_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    v[r] = hn::LoadU(d, x + r * sn::kLanes);
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(v[r])));
   }
   const float magnitude = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest)));
   // A group this small counts as zero: 127 / magnitude would overflow.
   const bool is_zero = magnitude < 1e-35f;
-  group.scale = is_zero ? 0.0f : magnitude / 127.0f;
+  const float scale = is_zero ? 0.0f : magnitude / 127.0f;
   const sn::VF32 inverse = hn::Set(d, is_zero ? 0.0f : 127.0f / magnitude);
 
   // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, on every target.
   const sn::VF32 magic = hn::Set(d, 12582912.0f);
-  std::int32_t half_sums[2];
-  for (int half = 0; half < 2; ++half) {
-    auto sum = hn::Zero(di);
-    for (int i = 16 * half; i < 16 * half + 16; i += sn::kLanes) {
-      const sn::VF32 shifted = hn::Add(hn::Mul(hn::LoadU(d, x + i), inverse), magic);
-      auto q = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic));
-      q = hn::Min(hn::Max(q, hn::Set(di, -127)), hn::Set(di, 127));
-      hn::StoreU(hn::DemoteTo(d8, q), d8, group.codes + i);
-      sum = hn::Add(sum, q);
-    }
-    half_sums[half] = hn::GetLane(hn::SumOfLanes(di, sum));
-    group.half_sums[half] = group.scale * static_cast<float>(half_sums[half]);
-    group.minus_half_code_sums[half] = -half_sums[half];
+  auto sums_low = hn::Zero(di), sums_high = hn::Zero(di);
+  KVASIR_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    const sn::VF32 shifted = hn::Add(hn::Mul(v[r], inverse), magic);
+    auto q = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic));
+    q = hn::Min(hn::Max(q, hn::Set(di, -127)), hn::Set(di, 127));
+    hn::StoreU(hn::DemoteTo(d8, q), d8, group.codes + r * sn::kLanes);
+    auto& sums = r < kRegs / 2 ? sums_low : sums_high;
+    sums = hn::Add(sums, q);
   }
-  group.sum = group.scale * static_cast<float>(half_sums[0] + half_sums[1]);
-  group.minus_code_sum = -(half_sums[0] + half_sums[1]);
+  const std::int32_t low = hn::GetLane(hn::SumOfLanes(di, sums_low));
+  const std::int32_t high = hn::GetLane(hn::SumOfLanes(di, sums_high));
+  group.scale = scale;
+  group.sum = scale * static_cast<float>(low + high);
+  group.half_sums[0] = scale * static_cast<float>(low);
+  group.half_sums[1] = scale * static_cast<float>(high);
+  group.minus_code_sum = -(low + high);
+  group.minus_half_code_sums[0] = -low;
+  group.minus_half_code_sums[1] = -high;
   group.unused = 0;
 }
 

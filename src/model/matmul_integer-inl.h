@@ -60,12 +60,11 @@ inline constexpr std::size_t kGemvPrefetchBytes = 12 * 1024;
 
 /// Running totals of a tile. With 32 registers they stay there; with 16 the sums of the group at
 /// hand need the room, and totals that the compiler spills cost more than totals that live in
-/// memory.
+/// memory: on the stack, where no two of them are a multiple of 4 KiB apart.
 template <int kTokens, int kRegs>
 class Totals {
  public:
-  /// `out` [kTokens][kRegs * lanes] receives the totals at `finish`, or holds them all along.
-  explicit HWY_INLINE Totals(float* out) : out_(out) {
+  HWY_INLINE Totals() {
     KVASIR_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       KVASIR_UNROLL
@@ -74,31 +73,29 @@ class Totals {
   }
   HWY_INLINE sn::VF32 get(int t, int r) const {
     if constexpr (kInRegisters) return registers_[t][r];
-    return hn::LoadU(sn::DF32(), out_ + (t * kRegs + r) * sn::kLanes);
+    return hn::Load(sn::DF32(), memory_ + (t * kRegs + r) * sn::kLanes);
   }
   HWY_INLINE void set(int t, int r, sn::VF32 value) {
     if constexpr (kInRegisters) {
       registers_[t][r] = value;
     } else {
-      hn::StoreU(value, sn::DF32(), out_ + (t * kRegs + r) * sn::kLanes);
+      hn::Store(value, sn::DF32(), memory_ + (t * kRegs + r) * sn::kLanes);
     }
   }
-  HWY_INLINE void finish() const {
-    if constexpr (!kInRegisters) return;
+  /// Row t goes to `out + t * out_stride`, [kRegs * lanes].
+  HWY_INLINE void write(float* out, std::size_t out_stride) const {
     KVASIR_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
+    for (int t = 0; t < kTokens; ++t, out += out_stride) {
       KVASIR_UNROLL
-      for (int r = 0; r < kRegs; ++r) {
-        hn::StoreU(registers_[t][r], sn::DF32(), out_ + (t * kRegs + r) * sn::kLanes);
-      }
+      for (int r = 0; r < kRegs; ++r) hn::StoreU(get(t, r), sn::DF32(), out + r * sn::kLanes);
     }
   }
 
  private:
   static constexpr bool kInRegisters =
       HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || kTokens * kRegs <= 4;
-  float* out_;
   sn::VF32 registers_[kInRegisters ? kTokens : 1][kInRegisters ? kRegs : 1];
+  alignas(64) float memory_[kInRegisters ? 1 : kTokens * kRegs * sn::kLanes];
 };
 
 /// Adds the products of four columns, 4 * kQuad and on, to `sums`. `bytes` are theirs.
@@ -206,13 +203,14 @@ HWY_INLINE void AddGroup(const std::uint8_t* const (&units)[kBlocks],
   }
 }
 
-/// y of kBlocks x kTokens over all columns. Shapes: out [kTokens][kBlocks * 16].
-/// Fetches `prefetch_bytes` ahead of each block's reads when that is not 0.
+/// y of kBlocks x kTokens over all columns. Shapes: kTokens rows of out, [kBlocks * 16], are
+/// `out_stride` floats apart. Fetches `prefetch_bytes` ahead of each block's reads when not 0.
 template <class F, int kBlocks, int kTokens>
 HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block_stride,
                               const ActivationGroup* first_token, std::size_t token_stride,
-                              int n_units, std::size_t prefetch_bytes, float* out) {
-  Totals<kTokens, kBlocks * sn::kRegisters> totals(out);
+                              int n_units, std::size_t prefetch_bytes, float* out,
+                              std::size_t out_stride) {
+  Totals<kTokens, kBlocks * sn::kRegisters> totals;
   const std::uint8_t* units[kBlocks];
   const ActivationGroup* groups[kTokens];
   KVASIR_UNROLL
@@ -248,27 +246,43 @@ HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block
     KVASIR_UNROLL
     for (int t = 0; t < kTokens; ++t) ++groups[t];
   }
-  totals.finish();
+  totals.write(out, out_stride);
+}
+
+/// Fetches the lines of y that the next tile writes: they come from as far as L3, and a store that
+/// waits for its line holds up all behind it.
+HWY_INLINE void PrefetchOut(const float* out, std::size_t out_stride, int n_tokens, int n_rows) {
+  for (int t = 0; t < n_tokens; ++t, out += out_stride) {
+    for (int row = 0; row < n_rows; row += 16) hwy::Prefetch(out + row);
+  }
 }
 
 /// Tiles of kBlocks row blocks at `block_idx` over the tokens of the range.
 template <class F, int kBlocks>
 void IntegerBlocks(const MatmulOperands& operands, const MatmulRange& range, int block_idx) {
   const Matrix& w = operands.weights;
+  constexpr int kRows = kBlocks * kBlockRows;
   const std::size_t token_stride = static_cast<std::size_t>(w.n_cols() / kUnitCols);
   const int n_units = w.n_cols() / kUnitCols;
   const int first_row = block_idx * kBlockRows;
-  const std::size_t n_rows =
-      static_cast<std::size_t>(std::min(kBlocks * kBlockRows, w.n_rows() - first_row));
+  const int n_rows = std::min(kRows, w.n_rows() - first_row);
   // A GEMV reads one stream and runs ahead in it; the first tile of a GEMM fetches the next blocks.
   std::size_t prefetch_bytes = range.n_tokens == 1 ? kGemvPrefetchBytes : kBlocks * w.block_bytes();
-  alignas(64) float out[kTileTokens * kBlocks * kBlockRows];
+  // A last block of fewer rows must not write beyond them.
+  alignas(64) float whole[kTileTokens * kRows];
+  const bool is_whole = n_rows == kRows;
+  const std::size_t out_stride = is_whole ? operands.y_stride : kRows;
   for (int t = 0; t < range.n_tokens;) {
     const int token = range.first_token + t;
     const int n = std::min(kTileTokens, range.n_tokens - t);
+    float* y = operands.y + static_cast<std::size_t>(token) * operands.y_stride + first_row;
+    const int n_next = std::min(kTileTokens, range.n_tokens - t - n);
+    PrefetchOut(y + static_cast<std::size_t>(n) * operands.y_stride, operands.y_stride, n_next,
+                n_rows);
+    float* out = is_whole ? y : whole;
     const auto run = [&](auto tile) {
       tile(w.block(block_idx), w.block_bytes(), operands.x.groups(token), token_stride, n_units,
-           prefetch_bytes, out);
+           prefetch_bytes, out, out_stride);
     };
     switch (n) {
       case 1:
@@ -284,9 +298,9 @@ void IntegerBlocks(const MatmulOperands& operands, const MatmulRange& range, int
         run(IntegerTile<F, kBlocks, kTileTokens>);
         break;
     }
-    for (int i = 0; i < n; ++i) {
-      std::memcpy(operands.y + static_cast<std::size_t>(token + i) * operands.y_stride + first_row,
-                  out + i * kBlocks * kBlockRows, n_rows * sizeof(float));
+    for (int i = 0; i < n && !is_whole; ++i) {
+      std::memcpy(y + static_cast<std::size_t>(i) * operands.y_stride, whole + i * kRows,
+                  static_cast<std::size_t>(n_rows) * sizeof(float));
     }
     prefetch_bytes = 0;
     t += n;

@@ -45,8 +45,10 @@ HWY_INLINE void Map(const float* a, const float* b, int n, float* out, Op op) {
 HWY_INLINE float SumOfSquares(const float* x, int n) {
   const sn::DF32 d;
   sn::VF32 sums[sn::kRegisters];
+  KVASIR_UNROLL
   for (int r = 0; r < sn::kRegisters; ++r) sums[r] = hn::Zero(d);
   const auto add = [&](const float* p) HWY_ATTR {
+    KVASIR_UNROLL
     for (int r = 0; r < sn::kRegisters; ++r) {
       const sn::VF32 v = hn::LoadU(d, p + r * sn::kLanes);
       sums[r] = sn::FusedMulAdd(v, v, sums[r]);

@@ -37,6 +37,8 @@ const HeadShape kShapes[] = {
     {2, 6, 64, 0.0f, 100},
     {1, 3, 256, 30.0f, 300},
     {1, 2, 24, 0.0f, 1},
+    {3, 9, 64},
+    {5, 30, 16},
 };
 
 /// Rows [first_pos, first_pos + n_rows) in chunks of the given sizes, one after the other.
@@ -121,6 +123,36 @@ TEST(Identity, CutHistories) {
         ASSERT_TRUE(
             same_bits(expected, in_chunks(pool, shape, history, kTokens - n_rows, {n_rows}, q)))
             << "threads " << n_threads << ", rows " << n_rows << ", heads " << shape.n_heads;
+      }
+    }
+  }
+}
+
+// A lone row of a long history has the heads of several kv heads side by side; the same row among
+// others is computed head by head.
+TEST(Identity, HeadsTogetherEqualHeadsApart) {
+  constexpr int kTokens = 2100, kRows = 13;
+  for (const HeadShape& shape : kShapes) {
+    const Tokens tokens(kTokens, shape.n_kv_heads, shape.head_dim, 43);
+    for (const int page_tokens : {16, 64}) {
+      HistoryOptions options;
+      options.page_tokens = page_tokens;
+      const History history(tokens, options);
+      AttentionParams params = shape.params();
+      const Floats q = random_floats(kRows * params.q_row_stride, 44);
+      const Floats last_q(q.end() - static_cast<std::ptrdiff_t>(params.q_row_stride), q.end());
+      for (const int window : {0, 1500}) {
+        params.window = window;
+        for (const int n_threads : {1, 2, 4}) {
+          ThreadPool pool(n_threads);
+          const QueryRows all = rows_of(history, kTokens - kRows, kRows);
+          const Floats expected = run_attend(pool, params, {&all, 1}, q);
+          const QueryRows last = rows_of(history, kTokens - 1, 1);
+          const Floats alone = run_attend(pool, params, {&last, 1}, last_q);
+          ASSERT_TRUE(same_bits(std::span(expected).last(alone.size()), alone))
+              << "heads " << shape.n_heads << ", kv heads " << shape.n_kv_heads << ", page "
+              << page_tokens << ", window " << window << ", threads " << n_threads;
+        }
       }
     }
   }

@@ -493,6 +493,15 @@ class Others(unittest.TestCase):
         done = kvasir("bench", *M, "-p", "16", "-n", "0", "-r", "1")
         self.assertIn("| pp16 |", done.stdout.decode())
 
+    def test_bench_of_several_sequences(self):
+        flags = ["-p", 0, "-n", 4, "-d", 32, "-r", 1]
+        rows = kvasir_json("bench", *M, *flags, "--batch", "1,3", "--json")
+        self.assertEqual([row["test"] for row in rows], ["tg4 @ d32", "tg4 x 3 @ d32"])
+        self.assertEqual([row["n_sequences"] for row in rows], [1, 3])
+        refused = kvasir("bench", *M, *flags, "--batch", "0,2")
+        self.assertEqual(refused.returncode, USAGE)
+        self.assertIn("--batch", refused.stderr.decode())
+
     def test_bench_without_the_cache(self):
         got = kvasir_json(
             "bench", *M, "--no-kv-cache", "--lengths", "16,64", "-r", "1", "-o", "json"

@@ -103,6 +103,7 @@ TEST(Throughput, EveryRowHasItsSamplesAndARooflineOnRequest) {
   options.n_generate = {4};
   options.n_depth = {0, 32};
   options.n_repetitions = 2;
+  options.n_sequences = {1, 3};
   options.with_roofline = true;
   const auto rows = throughput(*engine, options);
   ASSERT_TRUE(rows) << rows.error().message;
@@ -115,7 +116,9 @@ TEST(Throughput, EveryRowHasItsSamplesAndARooflineOnRequest) {
     EXPECT_DOUBLE_EQ(row.share_of_limit() * row.n_tokens() / row.median_rate(),
                      row.roofline->limit_seconds);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"pp16", "tg4", "pp16 @ d32", "tg4 @ d32"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"pp16", "tg4", "tg4 x 3", "pp16 @ d32", "tg4 @ d32",
+                                             "tg4 x 3 @ d32"}));
+  EXPECT_EQ(rows->back().n_tokens(), 12);
   EXPECT_EQ(engine->memory_summary().n_sequences, 0u);
 }
 
