@@ -1,6 +1,5 @@
 #include "attention/attention.h"
 
-#include <atomic>
 #include <cstdint>
 
 #include "attention/kernel.h"
@@ -13,6 +12,8 @@ namespace {
 /// Cost (rows x strips) below which waking the pool takes longer than the work: 3 kv heads x
 /// 4 rows x 64 tokens, about 3 us.
 constexpr std::int64_t kMinForkCost = 48;
+/// Fewer blocks are merged (1 or 2 us each) by the caller.
+constexpr int kMinMergesPerThread = 2;
 
 void check_call(const AttentionParams& params, std::span<const QueryRows> rows) {
   KVASIR_CHECK(params.head_dim >= 8 && params.head_dim <= 512 && params.head_dim % 8 == 0);
@@ -29,11 +30,10 @@ void check_call(const AttentionParams& params, std::span<const QueryRows> rows) 
 void do_task(const Plan& plan, const Task& task, std::uint8_t* work) noexcept {
   const Block& block = plan.blocks[static_cast<std::size_t>(task.block)];
   attend_segments(block, task.segment_begin, task.segment_end, work);
-  if (block.partials == nullptr) return;
-  // The last one sees what all others wrote: each of them released it by counting down.
-  if (plan.tasks_left[task.block].fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    merge_partials(block);
-  }
+}
+
+void merge(const Block& block) noexcept {
+  if (block.partials != nullptr && !block.is_prefix) merge_partials(block);
 }
 
 }  // namespace
@@ -52,12 +52,19 @@ void attend(ThreadPool& pool, const AttentionParams& params, std::span<const Que
   const Plan plan = make_plan(params, rows, q, out, pool.n_threads(), scratch);
   if (pool.n_threads() == 1 || plan.cost <= kMinForkCost) {
     for (const Task& task : plan.tasks) do_task(plan, task, plan.work);
-    return;
+  } else {
+    pool.for_tasks(static_cast<int>(plan.tasks.size()), [&](int task_idx, int thread_idx) {
+      std::uint8_t* work = plan.work + static_cast<std::size_t>(thread_idx) * plan.work_bytes;
+      do_task(plan, plan.tasks[static_cast<std::size_t>(task_idx)], work);
+    });
   }
-  pool.for_tasks(static_cast<int>(plan.tasks.size()), [&](int task_idx, int thread_idx) {
-    std::uint8_t* work = plan.work + static_cast<std::size_t>(thread_idx) * plan.work_bytes;
-    do_task(plan, plan.tasks[static_cast<std::size_t>(task_idx)], work);
-  });
+  if (!plan.has_merges) return;
+  if (static_cast<int>(plan.blocks.size()) < kMinMergesPerThread * pool.n_threads()) {
+    for (const Block& block : plan.blocks) merge(block);
+  } else {
+    pool.for_tasks(static_cast<int>(plan.blocks.size()),
+                   [&](int i, int) { merge(plan.blocks[static_cast<std::size_t>(i)]); });
+  }
 }
 
 }  // namespace kvasir::attention

@@ -180,17 +180,13 @@ SegmentFunction choose_segment_function(cache::CodecId codec_k, cache::CodecId c
   return nullptr;
 }
 
-void write_output(const Block& block, const float* records) {
+void write_row(const Block& block, int row, const float* record) {
   const auto head_dim = static_cast<std::size_t>(block.params->head_dim);
-  for (int row = 0; row < block.n_rows(); ++row) {
-    const float* record =
-        records + static_cast<std::size_t>(row) * record_floats(block.params->head_dim);
-    const float inverse = 1.0f / load_header(record).sum;
-    float* HWY_RESTRICT out =
-        block.out + static_cast<std::size_t>(row / block.n_heads) * block.params->out_row_stride +
-        static_cast<std::size_t>(row % block.n_heads) * head_dim;
-    for (std::size_t d = 0; d < head_dim; ++d) out[d] = record[kRecordHeader + d] * inverse;
-  }
+  const float inverse = 1.0f / load_header(record).sum;
+  float* HWY_RESTRICT out =
+      block.out + static_cast<std::size_t>(row / block.n_heads) * block.params->out_row_stride +
+      static_cast<std::size_t>(row % block.n_heads) * head_dim;
+  for (std::size_t d = 0; d < head_dim; ++d) out[d] = record[kRecordHeader + d] * inverse;
 }
 
 void clear_headers(float* records, int n_rows, std::size_t record_stride) {
@@ -235,37 +231,54 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
     find_strips(block, index, index + 1 < segment_end, segment);
     attend(block, segment, shape, tiles, work);
   }
-  if (block.partials == nullptr) write_output(block, work.records);
+  if (block.partials != nullptr) return;
+  for (int row = 0; row < shape.n_rows; ++row) {
+    write_row(block, row, work.records + static_cast<std::size_t>(row) * shape.record_stride);
+  }
+}
+
+/// into = the two records as one, `from` being the later.
+void merge_record(const float* HWY_RESTRICT from, int head_dim, float* HWY_RESTRICT into) {
+  const Tag8 tag;
+  const RecordHeader segment = load_header(from);
+  if (segment.is_used == 0.0f) return;
+  RecordHeader header = load_header(into);
+  Row row;
+  merge_headers(header, segment, row);
+  store_header(into, header);
+  const auto keep = hn::Set(tag, row.keep);
+  const auto add = hn::Set(tag, row.add);
+  for (int d = kRecordHeader; d < kRecordHeader + head_dim; d += kLanesOf<Tag8>) {
+    const auto value = hn::LoadU(tag, from + d);
+    const auto merged =
+        simd::HWY_NAMESPACE::FusedMulAdd(value, add, hn::Mul(hn::LoadU(tag, into + d), keep));
+    hn::StoreU(row.is_first ? value : merged, tag, into + d);
+  }
 }
 
 void merge_partials(const Block& block) {
-  const Tag8 tag;
   const int head_dim = block.params->head_dim;
   const std::size_t stride = record_floats(head_dim);
-  const auto n_rows = static_cast<std::size_t>(block.n_rows());
-  const auto n_segments = static_cast<std::size_t>(block.segment_end - block.segment_begin);
-  // The records of the first segment take the result.
-  for (std::size_t index = 1; index < n_segments; ++index) {
-    for (std::size_t r = 0; r < n_rows; ++r) {
-      float* HWY_RESTRICT into = block.partials + r * stride;
-      const float* HWY_RESTRICT from = into + index * n_rows * stride;
-      const RecordHeader segment = load_header(from);
-      if (segment.is_used == 0.0f) continue;
-      RecordHeader header = load_header(into);
-      Row row;
-      merge_headers(header, segment, row);
-      store_header(into, header);
-      const auto keep = hn::Set(tag, row.keep);
-      const auto add = hn::Set(tag, row.add);
-      for (int d = kRecordHeader; d < kRecordHeader + head_dim; d += kLanesOf<Tag8>) {
-        const auto value = hn::LoadU(tag, from + d);
-        const auto merged =
-            simd::HWY_NAMESPACE::FusedMulAdd(value, add, hn::Mul(hn::LoadU(tag, into + d), keep));
-        hn::StoreU(row.is_first ? value : merged, tag, into + d);
-      }
+  const PrefixRecords& prefix = block.prefix;
+  const int n_own = block.segment_end - block.segment_begin;
+  for (int row = 0; row < block.n_rows(); ++row) {
+    // A block with a prefix has one position: its rows are heads.
+    const int kv_head = row / block.heads_per_kv_head();
+    float* const shared =
+        prefix.records + static_cast<std::size_t>(kv_head) * prefix.kv_head_stride +
+        static_cast<std::size_t>(prefix.first_row + row % block.heads_per_kv_head()) * stride;
+    float* const own = block.partials + static_cast<std::size_t>(row) * stride;
+    const auto record = [&](int i) {
+      const int n_rows = i < prefix.n_segments ? prefix.n_rows : block.n_rows();
+      const int at = i < prefix.n_segments ? i : i - prefix.n_segments;
+      return (i < prefix.n_segments ? shared : own) +
+             static_cast<std::size_t>(at) * static_cast<std::size_t>(n_rows) * stride;
+    };
+    for (int i = 1; i < prefix.n_segments + n_own; ++i) {
+      merge_record(record(i), head_dim, record(0));
     }
+    write_row(block, row, record(0));
   }
-  write_output(block, block.partials);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

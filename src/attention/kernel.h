@@ -16,6 +16,16 @@ namespace kvasir::attention {
 /// Rows of a block at most; the plan chooses fewer for wide heads.
 inline constexpr int kMaxBlockRows = 96;
 
+/// Records of a history's beginning that several sequences share: computed in one block per kv
+/// head, of which a sequence's rows are a part.
+struct PrefixRecords {
+  float* records = nullptr;        ///< of the block's first kv head: [n_segments][n_rows][record]
+  std::size_t kv_head_stride = 0;  ///< floats between kv heads
+  int n_segments = 0;              ///< 0: nothing is shared
+  int n_rows = 0;                  ///< of all sequences
+  int first_row = 0;               ///< this sequence's
+};
+
 /// Query heads of a kv head that one position's rows are computed for straight from the page.
 inline constexpr int kMaxDirectHeads = 6;
 /// Rows of a block of several kv heads at most.
@@ -33,8 +43,11 @@ struct Block {
   float* out = nullptr;
   int segment_begin = 0;  ///< segments that some row of the block sees: [begin, end)
   int segment_end = 0;
-  /// One record per (segment, row) when tasks share the block, else null.
+  /// One record per (segment, row) when tasks share the block or it is one of several that make up
+  /// a row; else null.
   float* partials = nullptr;
+  PrefixRecords prefix;    ///< of the segments before segment_begin
+  bool is_prefix = false;  ///< only its records are wanted, by blocks that have them as `prefix`
 
   int n_rows() const { return n_positions * n_heads; }
   int heads_per_kv_head() const { return n_heads / n_kv_heads; }
@@ -59,7 +72,8 @@ std::size_t work_bytes(int head_dim, int n_rows);
 void attend_segments(const Block& block, int segment_begin, int segment_end,
                      std::uint8_t* work) noexcept;
 
-/// Merges the records of all segments, in ascending order, into `out`.
+/// Merges the records of all segments, in ascending order, into `out`: the first one's memory holds
+/// the result. Requires: `partials`, and that all its tasks and its prefix's are done.
 void merge_partials(const Block& block) noexcept;
 
 }  // namespace kvasir::attention

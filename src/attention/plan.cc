@@ -18,6 +18,8 @@ constexpr int kTasksPerThread = 12;
 constexpr int kMinSharedBlockRows = 24;
 /// A row costs at least this share of its bytes: with fewer rows memory sets the pace.
 constexpr int kMinRowsOfCost = 4;
+/// Rows that make it worth to copy what sequences share to f32: two sequences' three heads.
+constexpr int kMinPrefixRows = 6;
 /// kv heads of a row stay apart where there are fewer segments: a thread would go without.
 constexpr int kMinSegmentsPerThread = 2;
 /// Blocks of more rows are not cut by segments: their records would outgrow the caches.
@@ -41,7 +43,10 @@ BlockSize size_blocks(int n_rows, int n_heads, int max_rows) {
 
 std::int64_t block_cost(const AttentionParams& params, const Block& block) {
   const Position last = block.first_pos + block.n_positions - 1;
-  const int n_strips = last / 16 - first_visible(params, block.first_pos) / 16 + 1;
+  const int first_strip = std::max(first_visible(params, block.first_pos) / 16,
+                                   block.segment_begin * kSegmentTokens / 16);
+  const int end_strip = std::min(last / 16 + 1, block.segment_end * kSegmentTokens / 16);
+  const int n_strips = end_strip - first_strip;
   return std::int64_t{std::max(block.n_rows(), kMinRowsOfCost * block.n_kv_heads)} * n_strips;
 }
 
@@ -60,33 +65,101 @@ int kv_heads_together(const AttentionParams& params, const QueryRows& entry, int
   return (entry.kv.n_kv_heads + n_blocks - 1) / n_blocks;
 }
 
-/// Calls `visit(block)` for every block in order.
+/// Segments at the beginning that both histories keep in the same frames. Counts full pages only,
+/// which nobody writes to any more.
+int shared_segments(const QueryRows& a, const QueryRows& b) {
+  const int page_tokens = a.kv.strips_per_page * cache::kStripTokens;
+  const int n_full = std::min(a.first_pos, b.first_pos) / page_tokens;
+  const auto [end, unused] = std::mismatch(a.kv.frames, a.kv.frames + n_full, b.kv.frames);
+  return static_cast<int>(end - a.kv.frames) * page_tokens / kSegmentTokens;
+}
+
+/// Lone rows side by side whose histories begin with the same segments.
+struct PrefixGroup {
+  int n_entries = 1;
+  int n_segments = 0;  ///< 0: nothing is shared
+};
+
+PrefixGroup find_prefix_group(const AttentionParams& params, std::span<const QueryRows> rows) {
+  PrefixGroup group;
+  const QueryRows& first = rows.front();
+  if (first.n_rows != 1 || params.window > 0) return group;
+  const int n_heads = params.n_heads / first.kv.n_kv_heads;
+  const int most = std::min(static_cast<int>(rows.size()), kMaxCutRows / n_heads);
+  for (; group.n_entries < most; ++group.n_entries) {
+    const QueryRows& next = rows[static_cast<std::size_t>(group.n_entries)];
+    if (next.n_rows != 1 || next.first_row != first.first_row + group.n_entries) break;
+    const int n_segments = shared_segments(first, next);
+    if (n_segments == 0 || n_segments < group.n_segments) break;
+    if (group.n_segments == 0) group.n_segments = n_segments;
+  }
+  if (group.n_entries * n_heads < kMinPrefixRows) return {};
+  return group;
+}
+
+/// The blocks of `rows[0]`'s history up to `group`'s end, one per kv head, for all of the group.
+template <class Visit>
+void for_prefix_blocks(const AttentionParams& params, std::span<const QueryRows> rows,
+                       const PrefixGroup& group, Visit visit) {
+  const QueryRows& first = rows.front();
+  Block block;
+  block.params = &params;
+  block.kv = &first.kv;
+  block.n_heads = params.n_heads / first.kv.n_kv_heads;
+  block.first_pos = group.n_segments * kSegmentTokens - 1;  // every row sees all of it
+  block.n_positions = group.n_entries;
+  block.segment_end = group.n_segments;
+  block.is_prefix = true;
+  for (; block.kv_head < first.kv.n_kv_heads; ++block.kv_head) visit(block, first.first_row);
+}
+
+/// The blocks of one entry from segment `prefix.n_segments` on.
+template <class Visit>
+void for_entry_blocks(const AttentionParams& params, const QueryRows& entry, int max_rows,
+                      int n_together, const PrefixRecords& prefix, Visit visit) {
+  const int n_heads = params.n_heads / entry.kv.n_kv_heads;
+  const BlockSize size = size_blocks(entry.n_rows, n_heads, max_rows);
+  for (int kv_head = 0; kv_head < entry.kv.n_kv_heads; kv_head += n_together) {
+    for (int i = 0; i < size.n_blocks; ++i) {
+      Block block;
+      const int first = i * size.n_positions;
+      block.params = &params;
+      block.kv = &entry.kv;
+      block.kv_head = kv_head;
+      block.n_kv_heads = std::min(n_together, entry.kv.n_kv_heads - kv_head);
+      block.n_heads = n_heads * block.n_kv_heads;
+      block.first_pos = entry.first_pos + first;
+      block.n_positions = std::min(size.n_positions, entry.n_rows - first);
+      block.prefix = prefix;
+      const Position last = block.first_pos + block.n_positions - 1;
+      block.segment_begin =
+          std::max(prefix.n_segments, first_visible(params, block.first_pos) / kSegmentTokens);
+      block.segment_end = last / kSegmentTokens + 1;
+      visit(block, entry.first_row + first);
+    }
+  }
+}
+
+/// Calls `visit(block, row)` for every block in order, `row` being its first row of q and out; a
+/// prefix's blocks come before those that need them.
 template <class Visit>
 void for_each_block(const AttentionParams& params, std::span<const QueryRows> rows, int max_rows,
                     int n_threads, Visit visit) {
   const auto n_lone_rows = static_cast<int>(std::count_if(
       rows.begin(), rows.end(), [](const QueryRows& entry) { return entry.n_rows == 1; }));
-  for (const QueryRows& entry : rows) {
-    if (entry.n_rows == 0) continue;
-    const int n_heads = params.n_heads / entry.kv.n_kv_heads;
-    const BlockSize size = size_blocks(entry.n_rows, n_heads, max_rows);
-    const int n_together = kv_heads_together(params, entry, n_lone_rows, n_threads);
-    for (int kv_head = 0; kv_head < entry.kv.n_kv_heads; kv_head += n_together) {
-      for (int i = 0; i < size.n_blocks; ++i) {
-        Block block;
-        const int first = i * size.n_positions;
-        block.params = &params;
-        block.kv = &entry.kv;
-        block.kv_head = kv_head;
-        block.n_kv_heads = std::min(n_together, entry.kv.n_kv_heads - kv_head);
-        block.n_heads = n_heads * block.n_kv_heads;
-        block.first_pos = entry.first_pos + first;
-        block.n_positions = std::min(size.n_positions, entry.n_rows - first);
-        const Position last = block.first_pos + block.n_positions - 1;
-        block.segment_begin = first_visible(params, block.first_pos) / kSegmentTokens;
-        block.segment_end = last / kSegmentTokens + 1;
-        visit(block, entry.first_row + first);
-      }
+  for (std::size_t i = 0; i < rows.size();) {
+    const PrefixGroup group = find_prefix_group(params, rows.subspan(i));
+    if (group.n_segments > 0) for_prefix_blocks(params, rows.subspan(i), group, visit);
+    for (int member = 0; member < group.n_entries; ++member, ++i) {
+      const QueryRows& entry = rows[i];
+      if (entry.n_rows == 0) continue;
+      const int n_heads = params.n_heads / entry.kv.n_kv_heads;
+      PrefixRecords prefix;
+      prefix.n_segments = group.n_segments;
+      prefix.n_rows = group.n_entries * n_heads;
+      prefix.first_row = member * n_heads;
+      for_entry_blocks(params, entry, max_rows,
+                       kv_heads_together(params, entry, n_lone_rows, n_threads), prefix, visit);
     }
   }
 }
@@ -110,6 +183,10 @@ int count_pieces(const Block& block, std::int64_t cost, std::int64_t task_cost) 
       std::clamp<std::int64_t>(pieces, 1, block.segment_end - block.segment_begin));
 }
 
+bool has_partials(const Block& block, int n_pieces) {
+  return n_pieces > 1 || block.is_prefix || block.prefix.n_segments > 0;
+}
+
 std::size_t partial_floats(const AttentionParams& params, const Block& block) {
   return static_cast<std::size_t>(block.n_rows()) *
          static_cast<std::size_t>(block.segment_end - block.segment_begin) *
@@ -123,7 +200,7 @@ struct Layout {
   std::int64_t task_cost = 0;  ///< wanted; 0: blocks stay whole
   std::size_t n_blocks = 0, n_tasks = 0;
   std::size_t work_bytes = 0;  ///< of one thread
-  std::size_t work_at = 0, blocks_at = 0, tasks_at = 0, left_at = 0, partials_at = 0, bytes = 0;
+  std::size_t work_at = 0, blocks_at = 0, tasks_at = 0, partials_at = 0, bytes = 0;
 };
 
 Layout lay_out(const AttentionParams& params, std::span<const QueryRows> rows, int n_threads) {
@@ -140,7 +217,7 @@ Layout lay_out(const AttentionParams& params, std::span<const QueryRows> rows, i
     const int n_pieces = count_pieces(block, block_cost(params, block), layout.task_cost);
     ++layout.n_blocks;
     layout.n_tasks += static_cast<std::size_t>(n_pieces);
-    if (n_pieces > 1) n_partial_floats += partial_floats(params, block);
+    if (has_partials(block, n_pieces)) n_partial_floats += partial_floats(params, block);
     max_block_rows = std::max(max_block_rows, block.n_rows());
   });
   if (layout.n_blocks == 0) return layout;
@@ -155,7 +232,6 @@ Layout lay_out(const AttentionParams& params, std::span<const QueryRows> rows, i
   layout.work_at = place(layout.work_bytes * static_cast<std::size_t>(n_threads));
   layout.blocks_at = place(layout.n_blocks * sizeof(Block));
   layout.tasks_at = place(layout.n_tasks * sizeof(Task));
-  layout.left_at = place(layout.n_blocks * sizeof(std::atomic<int>));
   layout.partials_at = place(n_partial_floats * sizeof(float));
   return layout;
 }
@@ -178,9 +254,9 @@ Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, c
   plan.work = memory + layout.work_at;
   plan.blocks = {reinterpret_cast<Block*>(memory + layout.blocks_at), layout.n_blocks};
   plan.tasks = {reinterpret_cast<Task*>(memory + layout.tasks_at), layout.n_tasks};
-  plan.tasks_left = reinterpret_cast<std::atomic<int>*>(memory + layout.left_at);
   auto* partials = reinterpret_cast<float*>(memory + layout.partials_at);
 
+  float* prefix_records = nullptr;  // of the group at hand, kv head 0
   std::size_t block_idx = 0, task_idx = 0;
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
   for_each_block(params, rows, layout.max_rows, n_threads, [&](Block block, int row) {
@@ -190,9 +266,18 @@ Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, c
     block.out = out + static_cast<std::size_t>(row) * params.out_row_stride + head;
     const std::int64_t cost = block_cost(params, block);
     const int n_pieces = count_pieces(block, cost, layout.task_cost);
-    if (n_pieces > 1) {
+    if (has_partials(block, n_pieces)) {
       block.partials = partials;
       partials += partial_floats(params, block);
+      if (block.is_prefix && block.kv_head == 0) prefix_records = block.partials;
+      plan.has_merges |= !block.is_prefix;
+    }
+    if (block.prefix.n_segments > 0) {
+      block.prefix.kv_head_stride = static_cast<std::size_t>(block.prefix.n_segments) *
+                                    static_cast<std::size_t>(block.prefix.n_rows) *
+                                    record_floats(params.head_dim);
+      block.prefix.records =
+          prefix_records + static_cast<std::size_t>(block.kv_head) * block.prefix.kv_head_stride;
     }
     const int n_segments = block.segment_end - block.segment_begin;
     for (int i = 0; i < n_pieces; ++i) {
@@ -203,7 +288,6 @@ Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, c
       task.cost = cost * (task.segment_end - task.segment_begin) / n_segments;
       std::construct_at(&plan.tasks[task_idx++], task);
     }
-    std::construct_at(&plan.tasks_left[block_idx], n_pieces);
     std::construct_at(&plan.blocks[block_idx++], block);
   });
   std::sort(plan.tasks.begin(), plan.tasks.end(), [](const Task& a, const Task& b) {

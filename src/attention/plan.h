@@ -4,7 +4,6 @@
 // positions alone (attention.h).
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,9 +22,8 @@ struct Task {
 /// All in the caller's scratch: nothing is allocated once it has grown.
 struct Plan {
   std::span<Block> blocks;
-  std::span<Task> tasks;  ///< the costliest first
-  /// Tasks of each block that are still to do; whoever does the last one merges.
-  std::atomic<int>* tasks_left = nullptr;
+  std::span<Task> tasks;         ///< the costliest first
+  bool has_merges = false;       ///< some block is to be merged once all tasks are done
   std::uint8_t* work = nullptr;  ///< one piece of `work_bytes` per thread
   std::size_t work_bytes = 0;
   std::int64_t cost = 0;  ///< rows x strips, of all tasks

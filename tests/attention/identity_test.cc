@@ -184,6 +184,54 @@ TEST(Identity, AnyPageSizeAndHeadOrder) {
   }
 }
 
+// Sequences that begin in the same frames have that part computed together, as far as it goes.
+TEST(Identity, SharedPrefixEqualsAlone) {
+  // Tokens of each sequence, and how many of them it shares with the first.
+  struct Member {
+    int n_tokens, n_shared;
+  };
+  const Member members[] = {{1100, 0},    {1300, 1024}, {1025, 1024}, {2049, 1024}, {1090, 1088},
+                            {1100, 1024}, {600, 512},   {700, 512},   {300, 64},    {900, 0}};
+  for (const HeadShape& shape : kShapes) {
+    for (const int page_tokens : {16, 64, 512}) {
+      HistoryOptions options;
+      options.page_tokens = page_tokens;
+      const AttentionParams params = shape.params();
+      std::vector<Tokens> tokens;
+      std::vector<History> histories;
+      std::vector<QueryRows> rows;
+      for (const Member& member : members) {
+        const auto seed = static_cast<std::uint32_t>(100 + 2 * rows.size());
+        tokens.emplace_back(member.n_tokens, shape.n_kv_heads, shape.head_dim, seed);
+        const int n_shared = member.n_shared / page_tokens;
+        const std::size_t n_values =
+            static_cast<std::size_t>(n_shared * page_tokens) * tokens[0].row();
+        std::copy_n(tokens[0].k.begin(), n_values, tokens.back().k.begin());
+        std::copy_n(tokens[0].v.begin(), n_values, tokens.back().v.begin());
+        histories.emplace_back(tokens.back(), options);
+        std::copy_n(histories[0].frames().begin(), n_shared, histories.back().frames().begin());
+        rows.push_back(
+            rows_of(histories.back(), member.n_tokens - 1, 1, static_cast<int>(rows.size())));
+      }
+      const Floats q = random_floats(rows.size() * params.q_row_stride, 45);
+      ThreadPool one(1);
+      Floats expected;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const Floats alone = run_attend(one, params, {&rows[i], 1}, q);
+        const auto begin = static_cast<std::ptrdiff_t>(i * params.out_row_stride);
+        expected.insert(expected.end(), alone.begin() + begin,
+                        alone.begin() + begin + static_cast<std::ptrdiff_t>(params.out_row_stride));
+      }
+      for (const int n_threads : {1, 2, 4}) {
+        ThreadPool pool(n_threads);
+        ASSERT_TRUE(same_bits(expected, run_attend(pool, params, rows, q)))
+            << "heads " << shape.n_heads << ", kv heads " << shape.n_kv_heads << ", page "
+            << page_tokens << ", threads " << n_threads;
+      }
+    }
+  }
+}
+
 TEST(Identity, SequenceInABatchEqualsAlone) {
   for (const HeadShape& shape : kShapes) {
     const AttentionParams params = shape.params();
