@@ -18,9 +18,11 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // clang-format on
-#include "attention/block-inl.h"
+#include "attention/direct-inl.h"
 #include "attention/lanes-inl.h"
+#include "attention/segment-inl.h"
 #include "attention/softmax-inl.h"
+#include "attention/staged-inl.h"
 #include "attention/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,0 +1,65 @@
+// What the kernels of a block know of the segment at hand.
+//
+// Included once per target by kernel.cc (Highway's toggled guard).
+// clang-format off
+#if defined(KVASIR_ATTENTION_SEGMENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+// clang-format on
+#ifdef KVASIR_ATTENTION_SEGMENT_INL_H_
+#undef KVASIR_ATTENTION_SEGMENT_INL_H_
+#else
+#define KVASIR_ATTENTION_SEGMENT_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/lanes-inl.h"
+#include "attention/work.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::attention {
+namespace HWY_NAMESPACE {
+
+/// Strips of one kv head that are read at a stretch, then those of the next kv head: 64 tokens, a
+/// page of the usual size, in which the heads lie side by side.
+inline constexpr int kChunkStrips = 4;
+
+/// The strips of one segment that the block sees, in its first kv head, and where the next ones
+/// lie.
+struct Segment {
+  int strip_begin = 0, strip_end = 0;  ///< counted from the segment's first
+  int token_begin = 0, token_end = 0;  ///< visible to some row
+  const std::uint8_t* k[kSegmentStrips];
+  const std::uint8_t* v[kSegmentStrips];
+  const std::uint8_t* next_k[kChunkStrips];  ///< of the following segment
+  int n_next = 0;                            ///< 0: the task ends here
+};
+
+/// What a block's kernels share besides the segment.
+struct Shape {
+  int head_dim = 0;
+  int n_rows = 0;
+  int n_kv_heads = 1;
+  float scale = 1.0f;
+  std::size_t k_head_stride = 0, v_head_stride = 0, v_row_stride = 0;
+  std::size_t k_strip_bytes = 0, v_row_bytes = 0;
+  std::size_t record_stride = 0;  ///< floats
+};
+
+/// Rows are cut into tiles of nearly equal height.
+struct Tiles {
+  int n_tiles, height, n_taller;  ///< the first `n_taller` tiles are height + 1
+  Tiles(int n_rows, int most)
+      : n_tiles((n_rows + most - 1) / most), height(n_rows / n_tiles), n_taller(n_rows % n_tiles) {}
+  int first_row(int tile) const { return tile * height + std::min(tile, n_taller); }
+  int rows(int tile) const { return height + (tile < n_taller ? 1 : 0); }
+};
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target
