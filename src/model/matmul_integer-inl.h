@@ -21,6 +21,7 @@
 #include "hwy/highway.h"
 #include "model/matmul_kernels.h"
 #include "model/packed_layout.h"
+#include "simd/cpu.h"
 #include "simd/dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,7 +31,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sn = simd::HWY_NAMESPACE;
 
-template <int kBitsT, int kGroupColsT, bool kScaleF32T, bool kHasMinimumT, int kZeroPointT>
+template <template <int, int> class DotT, int kBitsT, int kGroupColsT, bool kScaleF32T,
+          bool kHasMinimumT, int kZeroPointT>
 struct IntegerFormat {
   static constexpr int kBits = kBitsT;
   static constexpr int kGroupCols = kGroupColsT;
@@ -42,7 +44,7 @@ struct IntegerFormat {
   static constexpr std::size_t kCodeBytes = code_bytes(kPacked);
   static constexpr std::size_t kScaleBytes = scale_bytes(kPacked);
   static constexpr std::size_t kUnitBytes = unit_bytes(kPacked);
-  using Dot = sn::Dot<kBits, kZeroPoint>;
+  using Dot = DotT<kBits, kZeroPoint>;
 };
 
 // Tokens and row blocks of the largest tile, as the registers of the target allow.
@@ -320,13 +322,26 @@ void IntegerMatmul(const MatmulOperands& operands, const MatmulRange& range) {
   for (; block < end; ++block) IntegerBlocks<F, 1>(operands, range, block);
 }
 
+template <class... Formats>
+struct FormatList {};
+
 /// Runs the one of `Formats` that the weights are in.
 template <class... Formats>
-void DispatchFormat(const MatmulOperands& operands, const MatmulRange& range) {
+void DispatchFormat(FormatList<Formats...>, const MatmulOperands& operands,
+                    const MatmulRange& range) {
   const PackedFormat& format = operands.weights.format();
   const bool found =
       ((format == Formats::kPacked && (IntegerMatmul<Formats>(operands, range), true)) || ...);
   KVASIR_CHECK(found);
+}
+
+/// The same by the best byte dot that the CPU has. `Formats<Dot>` is a FormatList.
+template <template <template <int, int> class> class Formats>
+void DispatchDot(const MatmulOperands& operands, const MatmulRange& range) {
+#if HWY_TARGET == HWY_AVX2
+  if (simd::use_avx_vnni()) return DispatchFormat(Formats<sn::VnniDot>(), operands, range);
+#endif
+  DispatchFormat(Formats<sn::Dot>(), operands, range);
 }
 
 }  // namespace HWY_NAMESPACE

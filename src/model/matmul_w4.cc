@@ -12,16 +12,19 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::model {
 namespace HWY_NAMESPACE {
 
+// clang-format off
+template <template <int, int> class Dot>
+using W4Formats = FormatList<
+    IntegerFormat<Dot, 4, 32, false, false, 8>,  // Q4_0
+    IntegerFormat<Dot, 4, 32, false, true, 0>,   // Q4_1
+    IntegerFormat<Dot, 4, 32, true, true, 0>,    // Q4_K
+    IntegerFormat<Dot, 4, 16, true, true, 0>,    // Q2_K
+    IntegerFormat<Dot, 4, 16, true, false, 4>    // Q3_K
+    >;
+// clang-format on
+
 void MatmulW4(const MatmulOperands& operands, const MatmulRange& range) {
-  // clang-format off
-  DispatchFormat<
-      IntegerFormat<4, 32, false, false, 8>,  // Q4_0
-      IntegerFormat<4, 32, false, true, 0>,   // Q4_1
-      IntegerFormat<4, 32, true, true, 0>,    // Q4_K
-      IntegerFormat<4, 16, true, true, 0>,    // Q2_K
-      IntegerFormat<4, 16, true, false, 4>    // Q3_K
-      >(operands, range);
-  // clang-format on
+  DispatchDot<W4Formats>(operands, range);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,16 +12,19 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::model {
 namespace HWY_NAMESPACE {
 
+// clang-format off
+template <template <int, int> class Dot>
+using W8Formats = FormatList<
+    IntegerFormat<Dot, 8, 32, false, false, 128>,  // Q5_0, Q8_0, IQ4_NL
+    IntegerFormat<Dot, 8, 32, false, true, 128>,   // Q5_1
+    IntegerFormat<Dot, 8, 32, true, true, 128>,    // Q5_K
+    IntegerFormat<Dot, 8, 32, true, false, 128>,   // IQ4_XS
+    IntegerFormat<Dot, 8, 16, true, false, 128>    // Q6_K
+    >;
+// clang-format on
+
 void MatmulW8(const MatmulOperands& operands, const MatmulRange& range) {
-  // clang-format off
-  DispatchFormat<
-      IntegerFormat<8, 32, false, false, 128>,  // Q5_0, Q8_0, IQ4_NL
-      IntegerFormat<8, 32, false, true, 128>,   // Q5_1
-      IntegerFormat<8, 32, true, true, 128>,    // Q5_K
-      IntegerFormat<8, 32, true, false, 128>,   // IQ4_XS
-      IntegerFormat<8, 16, true, false, 128>    // Q6_K
-      >(operands, range);
-  // clang-format on
+  DispatchDot<W8Formats>(operands, range);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -5,6 +5,10 @@
 // after the target choice
 #include <hwy/highway.h>
 
+#if HWY_ARCH_X86
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <fstream>
 #include <sstream>
@@ -54,7 +58,25 @@ std::vector<std::string> cache_sizes() {
   }
 }
 
+bool has_avx_vnni() {
+#if HWY_ARCH_X86
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+#else
+  return false;
+#endif
+}
+
+bool& avx_vnni_choice() {
+  static bool use = has_avx_vnni();
+  return use;
+}
+
 }  // namespace
+
+bool use_avx_vnni() { return avx_vnni_choice(); }
+
+void set_avx_vnni_for_test(bool use) { avx_vnni_choice() = use; }
 
 CpuReport cpu_report() {
   CpuReport report;

@@ -17,4 +17,10 @@ struct CpuReport {
 /// Reads /proc/cpuinfo and /sys, and asks Highway. What the system does not tell stays empty.
 CpuReport cpu_report();
 
+/// Whether the AVX2 kernels multiply bytes with AVX-VNNI's `vpdpbusd`: where the CPU has it. It is
+/// no target of Highway's, so the kernels ask here.
+bool use_avx_vnni();
+/// Overrides the CPU's answer, for tests that compare both ways. Not while kernels run.
+void set_avx_vnni_for_test(bool use);
+
 }  // namespace kvasir::simd

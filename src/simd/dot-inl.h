@@ -94,10 +94,11 @@ HWY_INLINE VI32 ZeroPointTerm(const std::int32_t* minus_sum) {
 //   Sum s = start(minus_sum);  s = step(s, prepare(bytes), quad) ...;  VI32 dot = finish(s,
 //   minus_sum)
 
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX2
 
+/// vpdpbusd: of AVX-512 VNNI, or in AVX2's registers of AVX-VNNI (`use_avx_vnni`).
 template <int kBits, int kZeroPoint>
-struct Dot {
+struct VnniDot {
   using Weights = Bytes;
   using Sum = VI32;
   static HWY_INLINE Weights prepare(Bytes stored) { return stored; }
@@ -105,16 +106,24 @@ struct Dot {
     return ZeroPointTerm<kZeroPoint>(minus_sum);
   }
   static HWY_INLINE Sum step(Sum sum, Weights weights, Bytes quad) {
-#if HWY_COMPILER_GCC_ACTUAL
-    // GCC 12 spills the accumulators of the intrinsic (measured: 1.6x).
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(quad.raw));
-    return sum;
+    // Not the intrinsics: GCC 12 spills the accumulators of the one (measured: 1.6x), and the other
+    // needs a target that Highway does not have.
+#if HWY_TARGET == HWY_AVX2
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(weights.raw), "x"(quad.raw));
 #else
-    return Sum{_mm512_dpbusd_epi32(sum.raw, weights.raw, quad.raw)};
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(quad.raw));
 #endif
+    return sum;
   }
   static HWY_INLINE VI32 finish(Sum sum, const std::int32_t*) { return sum; }
 };
+
+#endif
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+template <int kBits, int kZeroPoint>
+using Dot = VnniDot<kBits, kZeroPoint>;
 
 #elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 

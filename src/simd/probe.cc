@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "simd/probe.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "simd/cpu.h"
 #include "simd/dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,12 +25,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 // sums, two operands fit 16 registers.
 constexpr int kChains = 12;
 
-/// Returns its multiply-adds; `sink` gets something that depends on all of them.
-std::int64_t DotChains(std::int64_t n, float* sink) {
+template <class Dot>
+std::int64_t DotChainsOf(std::int64_t n, float* sink) {
   std::uint8_t bytes[64] = {1, 2, 3};
   std::int8_t quad[4] = {1, 0, 1, 0};
   std::int32_t minus_sum = 0;
-  using Dot = simd::HWY_NAMESPACE::Dot<4, 0>;
   const auto weights = Dot::prepare(LoadBytes(bytes));
   Bytes q = BroadcastQuad(quad);
   typename Dot::Sum sums[kChains];
@@ -49,6 +49,14 @@ std::int64_t DotChains(std::int64_t n, float* sink) {
   for (int i = 0; i < kChains; ++i) total = hn::Add(total, Dot::finish(sums[i], &minus_sum));
   *sink = static_cast<float>(hn::GetLane(total));
   return n * kChains * 4 * kLanes;
+}
+
+/// Returns its multiply-adds; `sink` gets something that depends on all of them.
+std::int64_t DotChains(std::int64_t n, float* sink) {
+#if HWY_TARGET == HWY_AVX2
+  if (use_avx_vnni()) return DotChainsOf<VnniDot<4, 0>>(n, sink);
+#endif
+  return DotChainsOf<Dot<4, 0>>(n, sink);
 }
 
 /// Returns its multiply-adds; `sink` gets something that depends on all of them.

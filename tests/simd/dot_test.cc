@@ -9,16 +9,16 @@
 #define HWY_TARGET_INCLUDE "simd/dot_test.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "simd/cpu.h"
 #include "simd/dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::simd {
 namespace HWY_NAMESPACE {
 
-template <int kBits, int kZeroPoint>
+template <class D>
 void DotOf(const std::uint8_t* bytes, const std::int8_t* codes, std::int32_t minus_sum,
            std::int32_t* out) {
-  using D = Dot<kBits, kZeroPoint>;
   for (int r = 0; r < kRegisters; ++r) {
     auto sum = D::start(&minus_sum);
     for (int quad = 0; quad < 8; ++quad) {
@@ -29,13 +29,22 @@ void DotOf(const std::uint8_t* bytes, const std::int8_t* codes, std::int32_t min
   }
 }
 
+template <template <int, int> class D>
+void DotBytesBy(int bits, int zero_point, const std::uint8_t* bytes, const std::int8_t* codes,
+                std::int32_t minus_sum, std::int32_t* out) {
+  if (bits == 8) return DotOf<D<8, 128>>(bytes, codes, minus_sum, out);
+  if (zero_point == 0) return DotOf<D<4, 0>>(bytes, codes, minus_sum, out);
+  if (zero_point == 4) return DotOf<D<4, 4>>(bytes, codes, minus_sum, out);
+  DotOf<D<4, 8>>(bytes, codes, minus_sum, out);
+}
+
 /// 32 columns of 16 rows: bytes [8 quads][16 rows][4], codes [32], out [16].
 void DotBytes(int bits, int zero_point, const std::uint8_t* bytes, const std::int8_t* codes,
               std::int32_t minus_sum, std::int32_t* out) {
-  if (bits == 8) return DotOf<8, 128>(bytes, codes, minus_sum, out);
-  if (zero_point == 0) return DotOf<4, 0>(bytes, codes, minus_sum, out);
-  if (zero_point == 4) return DotOf<4, 4>(bytes, codes, minus_sum, out);
-  DotOf<4, 8>(bytes, codes, minus_sum, out);
+#if HWY_TARGET == HWY_AVX2
+  if (use_avx_vnni()) return DotBytesBy<VnniDot>(bits, zero_point, bytes, codes, minus_sum, out);
+#endif
+  DotBytesBy<Dot>(bits, zero_point, bytes, codes, minus_sum, out);
 }
 
 void SplitNibbles(const std::uint8_t* in, std::uint8_t* low, std::uint8_t* high) {
