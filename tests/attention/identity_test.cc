@@ -143,7 +143,7 @@ TEST(Identity, HeadsTogetherEqualHeadsApart) {
       const Floats last_q(q.end() - static_cast<std::ptrdiff_t>(params.q_row_stride), q.end());
       for (const int window : {0, 1500}) {
         params.window = window;
-        for (const int n_threads : {1, 2, 4}) {
+        for (const int n_threads : {1, 3}) {
           ThreadPool pool(n_threads);
           const QueryRows all = rows_of(history, kTokens - kRows, kRows);
           const Floats expected = run_attend(pool, params, {&all, 1}, q);
@@ -193,7 +193,7 @@ TEST(Identity, SharedPrefixEqualsAlone) {
   const Member members[] = {{1100, 0},    {1300, 1024}, {1025, 1024}, {2049, 1024}, {1090, 1088},
                             {1100, 1024}, {600, 512},   {700, 512},   {300, 64},    {900, 0}};
   for (const HeadShape& shape : kShapes) {
-    for (const int page_tokens : {16, 64, 512}) {
+    for (const int page_tokens : {16, 512}) {
       HistoryOptions options;
       options.page_tokens = page_tokens;
       const AttentionParams params = shape.params();
@@ -222,7 +222,7 @@ TEST(Identity, SharedPrefixEqualsAlone) {
         expected.insert(expected.end(), alone.begin() + begin,
                         alone.begin() + begin + static_cast<std::ptrdiff_t>(params.out_row_stride));
       }
-      for (const int n_threads : {1, 2, 4}) {
+      for (const int n_threads : {1, 3}) {
         ThreadPool pool(n_threads);
         ASSERT_TRUE(same_bits(expected, run_attend(pool, params, rows, q)))
             << "heads " << shape.n_heads << ", kv heads " << shape.n_kv_heads << ", page "
