@@ -69,8 +69,10 @@ class Kvasir:
         args = self.args
         common = ["-m", args.model, "-t", str(args.threads), "-r", str(args.repetitions)]
         text = run([args.kvasir, "bench", *common, "--kv-type", args.kv_type, *flags, "--json"])
+        if not text:
+            sys.exit("Kvasir failed: nothing to compare")
         rates = {}
-        for row in json.loads(text or "[]"):
+        for row in json.loads(text):
             self.cpu = row["cpu_info"]
             if row["n_prompt"]:
                 key = ("prefill", row["n_prompt"], row["n_depth"])
@@ -126,6 +128,8 @@ class Peer:
     def decode(self, depths):
         generate = self.args.generate
         flags = ["--depths", ",".join(map(str, depths)), "--gen", str(generate)]
+        if self.kind == "llama.cpp":  # its own choice has no room for its warm-up
+            flags += ["--n-ctx", str(max(depths) + generate + 128)]
         rows = self.rows("decode", flags)
         return {("decode", generate, row["depth"]): row["tok_s"]["median"] for row in rows}
 

@@ -264,17 +264,17 @@ void merge_partials(const Block& block) {
   const PrefixRecords& prefix = block.prefix;
   const int n_own = block.segment_end - block.segment_begin;
   for (int row = 0; row < block.n_rows(); ++row) {
-    // A block with a prefix has one position: its rows are heads.
-    const int kv_head = row / block.heads_per_kv_head();
-    float* const shared =
-        prefix.records + static_cast<std::size_t>(kv_head) * prefix.kv_head_stride +
-        static_cast<std::size_t>(prefix.first_row + row % block.heads_per_kv_head()) * stride;
     float* const own = block.partials + static_cast<std::size_t>(row) * stride;
     const auto record = [&](int i) {
-      const int n_rows = i < prefix.n_segments ? prefix.n_rows : block.n_rows();
-      const int at = i < prefix.n_segments ? i : i - prefix.n_segments;
-      return (i < prefix.n_segments ? shared : own) +
-             static_cast<std::size_t>(at) * static_cast<std::size_t>(n_rows) * stride;
+      if (i >= prefix.n_segments) {
+        return own + static_cast<std::size_t>(i - prefix.n_segments) *
+                         static_cast<std::size_t>(block.n_rows()) * stride;
+      }
+      // A block with a prefix has one position: its rows are heads.
+      const int n_heads = block.heads_per_kv_head();
+      const int shared_row = i * prefix.n_rows + prefix.first_row + row % n_heads;
+      return prefix.records + static_cast<std::size_t>(row / n_heads) * prefix.kv_head_stride +
+             static_cast<std::size_t>(shared_row) * stride;
     };
     for (int i = 1; i < prefix.n_segments + n_own; ++i) {
       merge_record(record(i), head_dim, record(0));

@@ -139,8 +139,14 @@ double ThroughputRow::share_of_limit() const { return roofline->limit_seconds / 
 
 namespace {
 
-/// Errors: kExhausted, a row that does not fit the context.
+/// Errors: kInvalidArgument, too many sequences; kExhausted, a row that does not fit the context.
 Result<std::vector<ThroughputRow>> plan_rows(const ThroughputOptions& options, int n_ctx) {
+  for (const int n : options.n_sequences) {
+    if (n >= 1 && n <= kMaxBenchSequences) continue;
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("bench: a batch of sequences; got {}, want 1 to {}", n, kMaxBenchSequences)};
+  }
   std::vector<ThroughputRow> rows;
   for (const int n_depth : options.n_depth) {
     for (const int n_prompt : options.n_prompt) {

@@ -38,9 +38,12 @@ struct ThroughputRow {
   double share_of_limit() const;
 };
 
+/// Sequences of one row at most.
+inline constexpr int kMaxBenchSequences = 1024;
+
 struct ThroughputOptions {
   std::vector<int> n_prompt{512}, n_generate{128}, n_depth{0};  ///< zeros are left out
-  std::vector<int> n_sequences{1};                              ///< of generation rows
+  std::vector<int> n_sequences{1};  ///< of generation rows; 1..kMaxBenchSequences
   int n_repetitions = 5;
   bool with_roofline = false;
 };

@@ -498,9 +498,10 @@ class Others(unittest.TestCase):
         rows = kvasir_json("bench", *M, *flags, "--batch", "1,3", "--json")
         self.assertEqual([row["test"] for row in rows], ["tg4 @ d32", "tg4 x 3 @ d32"])
         self.assertEqual([row["n_sequences"] for row in rows], [1, 3])
-        refused = kvasir("bench", *M, *flags, "--batch", "0,2")
-        self.assertEqual(refused.returncode, USAGE)
-        self.assertIn("--batch", refused.stderr.decode())
+        for batch in ("0,2", "1025", "2000000000"):
+            refused = kvasir("bench", *M, *flags, "--batch", batch)
+            self.assertEqual(refused.returncode, USAGE)
+            self.assertIn("batch", refused.stderr.decode())
 
     def test_bench_without_the_cache(self):
         got = kvasir_json(
