@@ -16,7 +16,7 @@ constexpr std::int64_t kMinForkCost = 48;
 constexpr int kMinMergesPerThread = 2;
 
 void check_call(const AttentionParams& params, std::span<const QueryRows> rows) {
-  KVASIR_CHECK(params.head_dim >= 8 && params.head_dim <= 512 && params.head_dim % 8 == 0);
+  KVASIR_CHECK(params.head_dim >= 8 && params.head_dim <= kMaxHeadDim && params.head_dim % 8 == 0);
   KVASIR_CHECK(params.n_heads >= 1 && params.window >= 0);
   for (const QueryRows& entry : rows) {
     if (entry.n_rows == 0) continue;

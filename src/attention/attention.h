@@ -20,6 +20,7 @@
 namespace kvasir::attention {
 
 inline constexpr int kSegmentTokens = 256;
+inline constexpr int kMaxHeadDim = 512;
 
 /// Rows of one sequence in a batch. Row i stands at position first_pos + i and sees positions
 /// (pos - window, pos], or [0, pos] without a window.
@@ -54,7 +55,7 @@ class Scratch {
 /// out = softmax(scale * q K^T) V for every row and head.
 ///
 /// Shapes    q, out: row r at `r * row_stride`, [n_heads][head_dim] f32
-/// Requires  8 <= head_dim <= 512, a multiple of 8; out does not alias q
+/// Requires  8 <= head_dim <= kMaxHeadDim, a multiple of 8; out does not alias q
 /// Threads   called by the engine thread; forks over `pool`
 /// Source    online softmax: Milakov & Gimelshein 2018, arXiv:1805.02867
 void attend(ThreadPool& pool, const AttentionParams& params, std::span<const QueryRows> rows,
@@ -64,7 +65,8 @@ void attend(ThreadPool& pool, const AttentionParams& params, std::span<const Que
 std::size_t scratch_bytes(const AttentionParams& params, std::span<const QueryRows> rows,
                           int n_threads);
 
-/// The scalar double-precision oracle of `attend`, single-threaded.
+/// The scalar double-precision oracle of `attend`, single-threaded. For K in bf16 it rounds q to bf16
+/// as well, which is part of what `attend` computes; the probabilities it never rounds.
 void attend_reference(const AttentionParams& params, std::span<const QueryRows> rows,
                       const float* q, float* out);
 

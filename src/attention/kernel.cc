@@ -23,15 +23,34 @@
 #include "attention/segment-inl.h"
 #include "attention/softmax-inl.h"
 #include "attention/staged-inl.h"
+#include "attention/terms-inl.h"
 #include "attention/tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
-/// q of a tile: [head_dim][rows], so that one step of d reads neighbours.
+/// A row of q as K is multiplied with: rounded to bf16, in pairs. Returns `q` or `row`, which has
+/// room for whole vectors.
+template <class K>
+const float* prepare_query(const float* HWY_RESTRICT q, int head_dim, float* HWY_RESTRICT row) {
+  if constexpr (!kIsRounded<K>) return q;
+  const Tag8 tag;
+  for (int d = 0; d < head_dim; d += kLanesOf<Tag8>) {
+    hn::StoreU(round_to_bf16(tag, hn::LoadU(tag, q + d)), tag, row + d);
+  }
+#if KVASIR_DOT_BF16
+  if constexpr (kIsPaired<K>) pack_pairs(row, (head_dim + 15) / 16 * 16, row);
+#endif
+  return row;
+}
+
+/// q of a tile: [head_dim][rows] (paired: [head_dim / 2][rows]), so that one step reads neighbours.
+template <class K>
 void pack_queries(const Block& block, const Tiles& tiles, float* HWY_RESTRICT packed) {
   const int head_dim = block.params->head_dim;
+  const int n_factors = factor_of<K>(head_dim);
+  HWY_ALIGN float prepared[kMaxHeadDim];
   for (int tile = 0; tile < tiles.n_tiles; ++tile) {
     const int n_rows = tiles.rows(tile);
     for (int r = 0; r < n_rows; ++r) {
@@ -39,7 +58,8 @@ void pack_queries(const Block& block, const Tiles& tiles, float* HWY_RESTRICT pa
       const float* q =
           block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
           static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
-      for (int d = 0; d < head_dim; ++d) packed[d * n_rows + r] = q[d];
+      const float* factors = prepare_query<K>(q, head_dim, prepared);
+      for (int i = 0; i < n_factors; ++i) packed[i * n_rows + r] = factors[i];
     }
     packed += static_cast<std::ptrdiff_t>(n_rows) * head_dim;
   }
@@ -124,15 +144,26 @@ void store_header(float* record, const RecordHeader& header) {
   std::memcpy(record, &header, sizeof(header));
 }
 
+template <class V>
 void softmax_rows(const Work& work, int n_rows, float softcap, std::size_t record_stride) {
+  // Step by step for all rows: one row's steps wait for each other, those of several do not.
+  for (int r = 0; r < n_rows; ++r) {
+    Row& row = work.rows[r];
+    if (!row.is_visible()) continue;
+    row.maximum = finish_scores(work.scores + r * kSegmentTokens, row.begin, row.end, softcap);
+  }
+  for (int r = 0; r < n_rows; ++r) {
+    Row& row = work.rows[r];
+    if (!row.is_visible()) continue;
+    row.sum =
+        exponentiate<V>(work.scores + r * kSegmentTokens, row.begin, row.end, row.maximum);
+  }
   for (int r = 0; r < n_rows; ++r) {
     Row& row = work.rows[r];
     if (!row.is_visible()) continue;
     float* record = work.records + static_cast<std::size_t>(r) * record_stride;
-    const RecordHeader segment =
-        softmax_segment(work.scores + r * kSegmentTokens, row.begin, row.end, softcap);
     RecordHeader header = load_header(record);
-    merge_headers(header, segment, row);
+    merge_headers(header, {row.maximum, row.sum, 1.0f}, row);
     store_header(record, header);
   }
 }
@@ -145,41 +176,44 @@ void attend_segment(const Block& block, const Segment& segment, const Shape& sha
     const auto score = choose_score_direct<K>(block.heads_per_kv_head());
     const auto weigh = choose_weigh_direct<V>(block.heads_per_kv_head());
     for_each_chunk<false>(segment, shape, [&](const Chunk& c) { score(c, shape, work); });
-    softmax_rows(work, shape.n_rows, softcap, shape.record_stride);
+    softmax_rows<V>(work, shape.n_rows, softcap, shape.record_stride);
     for_each_chunk<true>(segment, shape, [&](const Chunk& c) { weigh(c, segment, shape, work); });
     return;
   }
   score_staged<K>(segment, shape, tiles, work);
-  softmax_rows(work, shape.n_rows, softcap, shape.record_stride);
+  softmax_rows<V>(work, shape.n_rows, softcap, shape.record_stride);
   weigh_staged<V>(segment, shape, tiles, work);
 }
 
-using SegmentFunction = void (*)(const Block&, const Segment&, const Shape&, const Tiles&,
-                                 const Work&);
+/// What depends on the codecs.
+struct Functions {
+  void (*pack_queries)(const Block&, const Tiles&, float*);
+  void (*attend_segment)(const Block&, const Segment&, const Shape&, const Tiles&, const Work&);
+};
 
-template <class K>
-SegmentFunction choose_v(cache::CodecId codec_v) {
-  switch (codec_v) {
+/// Calls visit(value) with a value of the type that `codec` is stored and multiplied as.
+template <class Visit>
+Functions with_codec(cache::CodecId codec, Visit visit) {
+  switch (codec) {
     case cache::CodecId::kF32:
-      return attend_segment<K, float>;
+      return visit(float());
     case cache::CodecId::kF16:
-      return attend_segment<K, F16>;
+      return visit(F16());
     case cache::CodecId::kBF16:
-      return attend_segment<K, BF16>;
+#if KVASIR_DOT_BF16
+      if (has_dot_bf16()) return visit(DotBF16());
+#endif
+      return visit(BF16());
   }
-  return nullptr;
+  return {};
 }
 
-SegmentFunction choose_segment_function(cache::CodecId codec_k, cache::CodecId codec_v) {
-  switch (codec_k) {
-    case cache::CodecId::kF32:
-      return choose_v<float>(codec_v);
-    case cache::CodecId::kF16:
-      return choose_v<F16>(codec_v);
-    case cache::CodecId::kBF16:
-      return choose_v<BF16>(codec_v);
-  }
-  return nullptr;
+Functions choose_functions(cache::CodecId codec_k, cache::CodecId codec_v) {
+  return with_codec(codec_k, [codec_v](auto k) {
+    return with_codec(codec_v, [](auto v) {
+      return Functions{pack_queries<decltype(k)>, attend_segment<decltype(k), decltype(v)>};
+    });
+  });
 }
 
 void write_row(const Block& block, int row, const float* record) {
@@ -218,8 +252,8 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
   Work work = lay_out_work(memory, head_dim, shape.n_rows, &bytes);
   // Direct: a tile per kv head.
   const Tiles tiles(shape.n_rows, block.is_direct() ? block.heads_per_kv_head() : kTileRows);
-  pack_queries(block, tiles, work.q);
-  const SegmentFunction attend = choose_segment_function(kv.codec_k, kv.codec_v);
+  const Functions functions = choose_functions(kv.codec_k, kv.codec_v);
+  functions.pack_queries(block, tiles, work.q);
   if (block.partials == nullptr) clear_headers(work.records, shape.n_rows, shape.record_stride);
   Segment segment;
   for (int index = segment_begin; index < segment_end; ++index) {
@@ -231,7 +265,7 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
     }
     find_visible(block, index, work.rows, segment);
     find_strips(block, index, index + 1 < segment_end, segment);
-    attend(block, segment, shape, tiles, work);
+    functions.attend_segment(block, segment, shape, tiles, work);
   }
   if (block.partials != nullptr) return;
   for (int row = 0; row < shape.n_rows; ++row) {

@@ -14,7 +14,7 @@
 namespace kvasir::attention {
 
 /// Rows of a block at most; the plan chooses fewer for wide heads.
-inline constexpr int kMaxBlockRows = 96;
+inline constexpr int kMaxBlockRows = 192;
 
 /// Records of a history's beginning that several sequences share: computed in one block per kv
 /// head, of which a sequence's rows are a part.

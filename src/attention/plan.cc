@@ -166,8 +166,8 @@ void for_each_block(const AttentionParams& params, std::span<const QueryRows> ro
 
 int choose_block_rows(const AttentionParams& params, std::span<const QueryRows> rows,
                       int n_threads) {
-  // Queries, scores and records of a block stay in L2: half as many rows for very wide heads.
-  const int most = params.head_dim > 256 ? kMaxBlockRows / 2 : kMaxBlockRows;
+  // Queries, scores and records of a block stay in L2: half as many rows for wide heads.
+  const int most = params.head_dim > 128 ? kMaxBlockRows / 2 : kMaxBlockRows;
   if (n_threads == 1) return most;
   std::int64_t n_rows = 0;
   for (const QueryRows& entry : rows) n_rows += std::int64_t{entry.n_rows} * params.n_heads;

@@ -7,6 +7,7 @@
 #include "attention/attention.h"
 #include "base/check.h"
 #include "cache/codec/row_codec.h"
+#include "simd/half.h"
 
 namespace kvasir::attention {
 namespace {
@@ -23,10 +24,14 @@ void attend_row(const AttentionParams& params, const cache::PagedKvView& kv, int
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
   const Position first = params.window > 0 ? std::max(0, pos - params.window + 1) : 0;
   std::vector<float> row(head_dim);
+  std::vector<float> rounded_q(q, q + head_dim);
+  if (kv.codec_k == cache::CodecId::kBF16) {
+    for (float& value : rounded_q) value = simd::bf16_to_f32(simd::f32_to_bf16(value));
+  }
   std::vector<double> scores;
   for (Position t = first; t <= pos; ++t) {
     cache::read_k(kv, t, kv_head, row.data());
-    scores.push_back(score_of(params, q, row.data()));
+    scores.push_back(score_of(params, rounded_q.data(), row.data()));
   }
   const double maximum = *std::max_element(scores.begin(), scores.end());
   double sum = 0.0;

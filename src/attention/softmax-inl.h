@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "attention/lanes-inl.h"
+#include "attention/terms-inl.h"
 #include "attention/tiles-inl.h"
 #include "simd/math-inl.h"
 
@@ -29,9 +30,10 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) <= kRecordHeader * sizeof(float));
 
-HWY_INLINE float exp_of(float x) {
+/// e^x for x <= 0.
+HWY_INLINE float exp_of_negative(float x) {
   const hn::CappedTag<float, 1> tag;
-  return hn::GetLane(simd::HWY_NAMESPACE::Exp(tag, hn::Set(tag, x)));
+  return hn::GetLane(simd::HWY_NAMESPACE::ExpOfNegative(tag, hn::Set(tag, x)));
 }
 
 /// The sum of 16 lanes by one fixed tree: halves are added, 16 -> 8 -> 4 -> 2 -> 1.
@@ -42,12 +44,28 @@ HWY_INLINE float sum_of_lanes(const float* lanes) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/// Turns the scores of tokens [begin, end) of a segment into exp(score - maximum), in place.
-///
-/// Lanes beside them in the first and last strip become 0. Returns the maximum and the sum.
+/// e^x for x <= 0, as exact as factors of values of type V need it.
+template <class V>
+HWY_INLINE hn::Vec<Tag16> factors_of(hn::Vec<Tag16> x) {
+  if constexpr (kIsRounded<V>) return simd::HWY_NAMESPACE::CoarseExpOfNegative(Tag16(), x);
+  return simd::HWY_NAMESPACE::ExpOfNegative(Tag16(), x);
+}
+
+/// Stores p[t...], a vector of them, as values of type V are weighed with; returns what they then are.
+template <class V>
+HWY_INLINE hn::Vec<Tag16> store_factors(hn::Vec<Tag16> p, float* scores, int t) {
+#if KVASIR_DOT_BF16
+  if constexpr (kIsPaired<V>) return store_pairs(p, scores, t);
+#endif
+  if constexpr (kIsRounded<V>) p = round_to_bf16(Tag16(), p);
+  hn::Store(p, Tag16(), scores + t);
+  return p;
+}
+
+/// Makes scores of tokens [begin, end) final: softcap, and -infinity in the lanes beside them in the
+/// first and last strip. Returns the maximum.
 /// Shapes    scores: [kSegmentTokens]; only the strips that [begin, end) touches are read
-HWY_INLINE RecordHeader softmax_segment(float* HWY_RESTRICT scores, int begin, int end,
-                                        float softcap) {
+HWY_INLINE float finish_scores(float* HWY_RESTRICT scores, int begin, int end, float softcap) {
   const Tag16 tag;
   using V = hn::Vec<Tag16>;
   const int from = begin / 16 * 16;
@@ -62,36 +80,37 @@ HWY_INLINE RecordHeader softmax_segment(float* HWY_RESTRICT scores, int begin, i
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   std::fill(scores + from, scores + begin, kMasked);
   std::fill(scores + end, scores + to, kMasked);
-
-  V highest[kRegs];
-#pragma GCC unroll kUnroll
-  for (int g = 0; g < kRegs; ++g) highest[g] = hn::Load(tag, scores + from + g * kLanes);
-  for (int t = from + 16; t < to; t += 16) {
-#pragma GCC unroll kUnroll
-    for (int g = 0; g < kRegs; ++g) {
-      highest[g] = hn::Max(highest[g], hn::Load(tag, scores + t + g * kLanes));
-    }
+  V highest = hn::Load(tag, scores + from);
+  for (int t = from + kLanes; t < to; t += kLanes) {
+    highest = hn::Max(highest, hn::Load(tag, scores + t));
   }
-#pragma GCC unroll kUnroll
-  for (int g = 1; g < kRegs; ++g) highest[0] = hn::Max(highest[0], highest[g]);
-  const V maximum = hn::MaxOfLanes(tag, highest[0]);
+  return hn::GetLane(hn::MaxOfLanes(tag, highest));
+}
 
-  V sum[kRegs];
+/// Turns final scores into exp(score - maximum), in place, as values of type V are weighed with.
+/// Returns the sum of these, perhaps rounded, factors.
+template <class V>
+HWY_INLINE float exponentiate(float* scores, int begin, int end, float maximum) {
+  const Tag16 tag;
+  using Scores = hn::Vec<Tag16>;
+  const int from = begin / 16 * 16;
+  const int to = (end + 15) / 16 * 16;
+  const Scores highest = hn::Set(tag, maximum);
+  Scores sum[kRegs];
 #pragma GCC unroll kUnroll
   for (int g = 0; g < kRegs; ++g) sum[g] = hn::Zero(tag);
   for (int t = from; t < to; t += 16) {
 #pragma GCC unroll kUnroll
     for (int g = 0; g < kRegs; ++g) {
-      float* at = scores + t + g * kLanes;
-      const V p = simd::HWY_NAMESPACE::Exp(tag, hn::Sub(hn::Load(tag, at), maximum));
-      hn::Store(p, tag, at);
-      sum[g] = hn::Add(sum[g], p);
+      const float* at = scores + t + g * kLanes;
+      const Scores x = hn::Sub(hn::Load(tag, at), highest);
+      sum[g] = hn::Add(sum[g], store_factors<V>(factors_of<V>(x), scores, t + g * kLanes));
     }
   }
   HWY_ALIGN float lanes[16];
 #pragma GCC unroll kUnroll
   for (int g = 0; g < kRegs; ++g) hn::Store(sum[g], tag, lanes + g * kLanes);
-  return {hn::GetLane(maximum), sum_of_lanes(lanes), 1.0f};
+  return sum_of_lanes(lanes);
 }
 
 /// Merges a segment's maximum and sum into `header` and says by what to scale the values.
@@ -102,8 +121,9 @@ HWY_INLINE void merge_headers(RecordHeader& header, const RecordHeader& segment,
     return;
   }
   const float maximum = std::max(header.maximum, segment.maximum);
-  row.keep = exp_of(header.maximum - maximum);
-  row.add = exp_of(segment.maximum - maximum);
+  const float lower = exp_of_negative(std::min(header.maximum, segment.maximum) - maximum);
+  row.keep = header.maximum == maximum ? 1.0f : lower;
+  row.add = segment.maximum == maximum ? 1.0f : lower;
   const hn::CappedTag<float, 1> tag;
   header.sum = hn::GetLane(simd::HWY_NAMESPACE::FusedMulAdd(
       hn::Set(tag, segment.sum), hn::Set(tag, row.add), hn::Set(tag, header.sum * row.keep)));

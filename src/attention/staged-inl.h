@@ -1,4 +1,4 @@
-// Many rows against one segment, through copies of K and V in f32.
+// Many rows against one segment, through copies of K and V: in f32, or in pairs of bf16.
 //
 // Included once per target by kernel.cc (Highway's toggled guard).
 // clang-format off
@@ -52,25 +52,30 @@ HWY_INLINE const std::uint8_t* ahead_of_k(const Segment& segment, const Shape& s
   return segment.k[strip];
 }
 
-/// Copies a K strip to f32 and fetches as many bytes from `ahead`.
+/// Copies a K strip and fetches as many bytes from `ahead`.
 template <class K>
 HWY_INLINE void stage_strip(const std::uint8_t* from, const std::uint8_t* ahead, int head_dim,
                             float* HWY_RESTRICT to) {
   const Tag16 tag;
-  constexpr int kPerLine = 64 / static_cast<int>(sizeof(K));
-  const K* values = reinterpret_cast<const K*>(from);
-  for (int i = 0; i < head_dim * 16; i += 16) {
-    if (i % kPerLine == 0) hwy::Prefetch(ahead + i * static_cast<int>(sizeof(K)));
+  constexpr int kPairBytes = 32 * static_cast<int>(sizeof(K));
+  const K* strip = reinterpret_cast<const K*>(from);
+  for (int d = 0; d < head_dim; d += 2, ahead += kPairBytes) {
+    for (int byte = 0; byte < kPairBytes; byte += 64) hwy::Prefetch(ahead + byte);
 #pragma GCC unroll kUnroll
-    for (int g = 0; g < kRegs; ++g) {
-      hn::Store(load_f32(tag, values + i + g * kLanes), tag, to + i + g * kLanes);
+    for (int step = 0; step < kSteps<K>; ++step) {
+#pragma GCC unroll kUnroll
+      for (int g = 0; g < kRegs; ++g, to += kLanes) {
+        hn::Store(load_k(strip, d + step, g * kLanes), tag, to);
+      }
     }
   }
 }
 
-template <int R>
-HWY_NOINLINE void score_staged_tile(const float* q, const float* const* strips, int n_strips,
+/// Against copies of type C.
+template <class C, int R>
+HWY_NOINLINE void score_staged_tile(const float* q, const float* const* copies, int n_strips,
                                     const Shape& shape, float* scores) {
+  const C* const* strips = reinterpret_cast<const C* const*>(copies);
   constexpr int S = strips_beside(R);
   int strip = 0;
   for (; strip + S <= n_strips; strip += S) {
@@ -85,12 +90,12 @@ HWY_NOINLINE void score_staged_tile(const float* q, const float* const* strips, 
 
 using ScoreTileFunction = void (*)(const float*, const float* const*, int, const Shape&, float*);
 
-template <int R = 1>
+template <class C, int R = 1>
 ScoreTileFunction choose_score_tile(int n_rows) {
   if constexpr (R < kTileRows) {
-    if (n_rows > R) return choose_score_tile<R + 1>(n_rows);
+    if (n_rows > R) return choose_score_tile<C, R + 1>(n_rows);
   }
-  return score_staged_tile<R>;
+  return score_staged_tile<C, R>;
 }
 
 /// Whether some row of the tile sees a token of [begin, end).
@@ -122,10 +127,20 @@ HWY_NOINLINE void score_staged(const Segment& segment, const Shape& shape, const
       }
       const float* q = work.q + static_cast<std::ptrdiff_t>(row) * shape.head_dim;
       float* scores = work.scores + row * kSegmentTokens + first * 16;
-      choose_score_tile(tiles.rows(tile))(q, strips, n_strips, shape, scores);
+      choose_score_tile<CopyOf<K>>(tiles.rows(tile))(q, strips, n_strips, shape, scores);
     }
   }
 }
+
+#if KVASIR_DOT_BF16
+/// One vector of tokens t and t + 1, zero in place of one that is not there.
+template <class D>
+HWY_INLINE hn::Vec<D> load_visible_pair(const ValueRows<DotBF16>& rows, int t, bool has_even,
+                                        bool has_odd) {
+  if (has_even && has_odd) return load_v<Terms::kBoth, D, 1>(rows, t, 0);
+  return has_even ? load_v<Terms::kEven, D, 1>(rows, t, 0) : load_v<Terms::kOdd, D, 1>(rows, t, 0);
+}
+#endif
 
 /// Copies channels [channel, channel + n_channels) of the visible rows into panels of 16 channels;
 /// a last half panel is filled with zeros.
@@ -164,11 +179,47 @@ HWY_NOINLINE void stage_panels(const Segment& segment, const Shape& shape, int c
   }
 }
 
-template <int R, int kPanels>
+#if KVASIR_DOT_BF16
+/// The same for pairs of tokens; beside a visible one, an invisible one is zero.
+template <>
+HWY_NOINLINE void stage_panels<DotBF16>(const Segment& segment, const Shape& shape, int channel,
+                                        int n_channels, const Work& work) {
+  const int ahead = strips_ahead(shape.v_row_bytes * 16);
+  const std::size_t column = static_cast<std::size_t>(channel) * sizeof(DotBF16);
+  const std::size_t column_bytes = static_cast<std::size_t>(n_channels) * sizeof(DotBF16);
+  const auto row_stride = static_cast<std::ptrdiff_t>(shape.v_row_stride);
+  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
+    const std::uint8_t* fetch = segment.v[std::min(strip + ahead, segment.strip_end - 1)] + column;
+    const int base = strip * 16;
+    const int begin = std::max(segment.token_begin, base);
+    const int end = std::min(segment.token_end, base + 16);
+    const ValueRows<DotBF16> rows = {segment.v[strip] + column - base * row_stride, row_stride, 16};
+    for (int t = begin / 2 * 2; t < end; t += 2) {
+      for (std::size_t byte = 0; byte < column_bytes; byte += 64) {
+        hwy::Prefetch(fetch + (t - base) * row_stride + byte);
+        hwy::Prefetch(fetch + (t + 1 - base) * row_stride + byte);
+      }
+      const bool has_even = t >= begin, has_odd = t + 1 < end;
+      float* HWY_RESTRICT to = work.v + t / 2 * 16;
+      int c = 0;
+      for (; c + 16 <= n_channels; c += 16, to += kPanelFloats) {
+        const ValueRows<DotBF16> panel = {rows.base + c * 2, row_stride, 16};
+        hn::Store(load_visible_pair<Tag16>(panel, t, has_even, has_odd), Tag16(), to);
+      }
+      if (c == n_channels) continue;
+      const ValueRows<DotBF16> panel = {rows.base + c * 2, row_stride, 16};
+      hn::StoreU(load_visible_pair<Tag8>(panel, t, has_even, has_odd), Tag8(), to);
+      hn::StoreU(hn::Zero(Tag8()), Tag8(), to + 8);
+    }
+  }
+}
+#endif
+
+template <class C, int R, int kPanels>
 HWY_INLINE void weigh_panels(const float* panels, int row, int channel, const Shape& shape,
                              const Work& work) {
-  const ValueRows<float> values = {reinterpret_cast<const std::uint8_t*>(panels),
-                                   16 * sizeof(float), static_cast<std::ptrdiff_t>(kPanelFloats)};
+  const ValueRows<C> values = {reinterpret_cast<const std::uint8_t*>(panels), 16 * sizeof(float),
+                               static_cast<std::ptrdiff_t>(kPanelFloats)};
   ValueTile<Tag16, R, kPanels * kRegs> tile;
   weigh_ragged(tile, work.rows + row, values, work.scores + row * kSegmentTokens);
   merge_tile(tile, work.rows + row,
@@ -177,29 +228,29 @@ HWY_INLINE void weigh_panels(const float* panels, int row, int channel, const Sh
 }
 
 /// One tile of rows against the staged panels, `n_panels` of them.
-template <int R>
+template <class C, int R>
 HWY_NOINLINE void weigh_staged_tile(int n_panels, int row, int channel, const Shape& shape,
                                     const Work& work) {
   constexpr int kPanels = strips_beside(R);
   int panel = 0;
   for (; panel + kPanels <= n_panels; panel += kPanels) {
-    weigh_panels<R, kPanels>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
+    weigh_panels<C, R, kPanels>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
                              channel + panel * 16, shape, work);
   }
   for (; kPanels > 1 && panel < n_panels; ++panel) {
-    weigh_panels<R, 1>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
+    weigh_panels<C, R, 1>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
                        channel + panel * 16, shape, work);
   }
 }
 
 using WeighTileFunction = void (*)(int, int, int, const Shape&, const Work&);
 
-template <int R = 1>
+template <class C, int R = 1>
 WeighTileFunction choose_weigh_tile(int n_rows) {
   if constexpr (R < kTileRows) {
-    if (n_rows > R) return choose_weigh_tile<R + 1>(n_rows);
+    if (n_rows > R) return choose_weigh_tile<C, R + 1>(n_rows);
   }
-  return weigh_staged_tile<R>;
+  return weigh_staged_tile<C, R>;
 }
 
 template <class T>
@@ -212,7 +263,7 @@ HWY_NOINLINE void weigh_staged(const Segment& segment, const Shape& shape, const
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
       const int row = tiles.first_row(tile);
       if (!sees_any(work.rows + row, tiles.rows(tile), 0, kSegmentTokens)) continue;
-      choose_weigh_tile(tiles.rows(tile))(n_panels, row, channel, shape, work);
+      choose_weigh_tile<CopyOf<T>>(tiles.rows(tile))(n_panels, row, channel, shape, work);
     }
   }
 }

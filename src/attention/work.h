@@ -20,13 +20,15 @@ inline constexpr std::size_t kPanelFloats = std::size_t{kSegmentTokens} * 16 + 1
 /// A row of the block in the segment at hand.
 struct Row {
   int begin = 0, end = 0;  ///< visible tokens, counted from the segment's first
+  float maximum = 0.0f;    ///< of its scores
+  float sum = 0.0f;        ///< of its factors
   float keep = 0.0f;       ///< factor of what the record holds
   float add = 0.0f;        ///< factor of the segment's own sum
   bool is_first = true;    ///< nothing in the record yet: the segment's sum is stored as it is
   bool is_visible() const { return begin < end; }
 };
 
-static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * 512);
+static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * kMaxHeadDim);
 
 struct Work {
   float* q = nullptr;        ///< [tile][head_dim][rows of the tile]

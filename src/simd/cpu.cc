@@ -58,17 +58,23 @@ std::vector<std::string> cache_sizes() {
   }
 }
 
-bool has_avx_vnni() {
+/// Bit `bit` of CPUID leaf 7, subleaf 1, EAX.
+bool has_feature_7_1([[maybe_unused]] int bit) {
 #if HWY_ARCH_X86
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> bit & 1) != 0;
 #else
   return false;
 #endif
 }
 
 bool& avx_vnni_choice() {
-  static bool use = has_avx_vnni();
+  static bool use = has_feature_7_1(4);
+  return use;
+}
+
+bool& avx512_bf16_choice() {
+  static bool use = has_feature_7_1(5);
   return use;
 }
 
@@ -76,7 +82,10 @@ bool& avx_vnni_choice() {
 
 bool use_avx_vnni() { return avx_vnni_choice(); }
 
+bool use_avx512_bf16() { return avx512_bf16_choice(); }
+
 void set_avx_vnni_for_test(bool use) { avx_vnni_choice() = use; }
+void set_avx512_bf16_for_test(bool use) { avx512_bf16_choice() = use; }
 
 CpuReport cpu_report() {
   CpuReport report;

@@ -18,9 +18,13 @@ struct CpuReport {
 CpuReport cpu_report();
 
 /// Whether the AVX2 kernels multiply bytes with AVX-VNNI's `vpdpbusd`: where the CPU has it. It is
-/// no target of Highway's, so the kernels ask here.
+/// no target of Highway's, so the kernels ask here; nor is the next.
 bool use_avx_vnni();
-/// Overrides the CPU's answer, for tests that compare both ways. Not while kernels run.
+/// Whether the AVX-512 kernels multiply bf16 pairs with AVX512_BF16's `vdpbf16ps`.
+bool use_avx512_bf16();
+
+/// Override the CPU's answer, for tests that compare both ways. Not while kernels run.
 void set_avx_vnni_for_test(bool use);
+void set_avx512_bf16_for_test(bool use);
 
 }  // namespace kvasir::simd

@@ -21,6 +21,7 @@ using cache::HeadOrder;
 ///          for its tanh and two roundings;
 ///  p       exp is within 2 ulp (4 u), x - max rounds once (|x| u with |x| <= 2 max|score|), and a
 ///          wrong score shifts both x and max: relative error e_p = 2 e_s + 2 max|score| u + 4 u;
+///          V in bf16 adds 2^-9, the rounding of p;
 ///  values  relative to max|v|: 2 e_p (numerator and sum), 256 u for the additions of a segment,
 ///          20 u for the sum's lanes and tree, 12 u for each merge, 2 u for the last division.
 double bound(const AttentionParams& params, const QueryRows& rows, const Floats& q,
@@ -41,7 +42,8 @@ double bound(const AttentionParams& params, const QueryRows& rows, const Floats&
   double v_max = 0.0;
   for (const float v : tokens.v) v_max = std::max(v_max, 1.01 * std::abs(double{v}));
   const double score_error = (params.head_dim + 1) * u * dot + 8 * u * params.softcap;
-  const double p_error = 2 * score_error + 2 * dot * u + 4 * u;
+  const double p_rounding = rows.kv.codec_v == CodecId::kBF16 ? 0x1p-9 : 0.0;
+  const double p_error = 2 * score_error + 2 * dot * u + 4 * u + p_rounding;
   const double n_segments = (rows.first_pos + rows.n_rows) / kSegmentTokens + 1;
   return v_max * (2 * p_error + (256 + 20 + 12 * n_segments + 2) * u);
 }

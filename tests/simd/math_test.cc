@@ -18,12 +18,14 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::simd {
 namespace HWY_NAMESPACE {
 
-/// function: 'e' exp, 't' tanh, 's' sigmoid.
+/// function: 'e' exp, 'n' and 'c' those of negative numbers, fine and coarse, 't' tanh, 's' sigmoid.
 void apply(char function, const float* x, std::size_t n, float* y) {
   const hn::CappedTag<float, 16> d;
   for (std::size_t i = 0; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
     const auto v = hn::LoadU(d, x + i);
     if (function == 'e') hn::StoreU(Exp(d, v), d, y + i);
+    if (function == 'n') hn::StoreU(ExpOfNegative(d, v), d, y + i);
+    if (function == 'c') hn::StoreU(CoarseExpOfNegative(d, v), d, y + i);
     if (function == 't') hn::StoreU(Tanh(d, v), d, y + i);
     if (function == 's') hn::StoreU(Sigmoid(d, v), d, y + i);
   }
@@ -87,6 +89,14 @@ TEST(SimdMath, ExpIsWithinTwoUlpAndTheSameOnEveryTarget) {
   expect_close('e', -104.0f, 88.7f, 2.0, [](double v) { return std::exp(v); });
 }
 
+TEST(SimdMath, ExpOfNegativeIsWithinTwoUlpAndTheSameOnEveryTarget) {
+  expect_close('n', -87.3f, 0.0f, 2.0, [](double v) { return std::exp(v); });
+}
+
+TEST(SimdMath, CoarseExpIsWithinItsBoundAndTheSameOnEveryTarget) {
+  expect_close('c', -87.3f, 0.0f, 1.1e-4 * 0x1p24, [](double v) { return std::exp(v); });
+}
+
 TEST(SimdMath, TanhIsWithinThreeUlpAndTheSameOnEveryTarget) {
   expect_close('t', -12.0f, 12.0f, 3.0, [](double v) { return std::tanh(v); });
 }
@@ -117,6 +127,14 @@ TEST(SimdMath, ExtremesAreExact) {
     EXPECT_EQ(e[5], 0.0f);
     EXPECT_EQ(e[6], inf);
     EXPECT_EQ(e[7], inf);
+    for (const char function : {'n', 'c'}) {
+      const std::vector<float> n = evaluate(function, x);
+      EXPECT_EQ(n[0], 1.0f);
+      EXPECT_EQ(n[1], 0.0f);
+      EXPECT_TRUE(std::isnan(n[3]));
+      EXPECT_EQ(n[4], 0.0f);
+      EXPECT_EQ(n[5], 0.0f);
+    }
     const std::vector<float> t = evaluate('t', x);
     EXPECT_EQ(t[0], 0.0f);
     EXPECT_EQ(t[1], -1.0f);
