@@ -141,7 +141,7 @@ void register_all() {
     for (const Shape shape : kShapes) {
       if (gguf::type_traits(type)->block_values == 256 && shape.n_cols % 256 != 0) continue;
       if (shape.n_rows > 10000 && type != TensorType::kQ8_0) continue;
-      for (const int n_tokens : {1, 4, 32, 512}) {
+      for (const int n_tokens : {1, 4, 8, 32, 512}) {
         if (shape.n_rows > 10000 && n_tokens > 32) continue;
         for (const auto mode : {model::ActivationMode::kInt8, model::ActivationMode::kFloat32}) {
           for (const int n_threads : {1, 2}) {

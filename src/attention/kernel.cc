@@ -59,6 +59,7 @@ void pack_queries(const Block& block, const Tiles& tiles, float* HWY_RESTRICT pa
           block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
           static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
       const float* factors = prepare_query<K>(q, head_dim, prepared);
+#pragma GCC unroll 4
       for (int i = 0; i < n_factors; ++i) packed[i * n_rows + r] = factors[i];
     }
     packed += static_cast<std::ptrdiff_t>(n_rows) * head_dim;
@@ -222,7 +223,11 @@ void write_row(const Block& block, int row, const float* record) {
   float* HWY_RESTRICT out =
       block.out + static_cast<std::size_t>(row / block.n_heads) * block.params->out_row_stride +
       static_cast<std::size_t>(row % block.n_heads) * head_dim;
-  for (std::size_t d = 0; d < head_dim; ++d) out[d] = record[kRecordHeader + d] * inverse;
+  const Tag8 tag;
+  const auto factor = hn::Set(tag, inverse);
+  for (std::size_t d = 0; d < head_dim; d += kLanesOf<Tag8>) {
+    hn::StoreU(hn::Mul(hn::LoadU(tag, record + kRecordHeader + d), factor), tag, out + d);
+  }
 }
 
 void clear_headers(float* records, int n_rows, std::size_t record_stride) {
@@ -253,7 +258,10 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
   // Direct: a tile per kv head.
   const Tiles tiles(shape.n_rows, block.is_direct() ? block.heads_per_kv_head() : kTileRows);
   const Functions functions = choose_functions(kv.codec_k, kv.codec_v);
-  functions.pack_queries(block, tiles, work.q);
+  if (*work.q_of != &block) {  // a thread often does several tasks of a block in turn
+    functions.pack_queries(block, tiles, work.q);
+    *work.q_of = &block;
+  }
   if (block.partials == nullptr) clear_headers(work.records, shape.n_rows, shape.record_stride);
   Segment segment;
   for (int index = segment_begin; index < segment_end; ++index) {
@@ -275,7 +283,7 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
 
 /// into = the two records as one, `from` being the later.
 void merge_record(const float* HWY_RESTRICT from, int head_dim, float* HWY_RESTRICT into) {
-  const Tag8 tag;
+  const Tag16 tag;
   const RecordHeader segment = load_header(from);
   if (segment.is_used == 0.0f) return;
   RecordHeader header = load_header(into);
@@ -284,7 +292,8 @@ void merge_record(const float* HWY_RESTRICT from, int head_dim, float* HWY_RESTR
   store_header(into, header);
   const auto keep = hn::Set(tag, row.keep);
   const auto add = hn::Set(tag, row.add);
-  for (int d = kRecordHeader; d < kRecordHeader + head_dim; d += kLanesOf<Tag8>) {
+  const auto n_floats = static_cast<int>(record_floats(head_dim));  // whole panels
+  for (int d = kRecordHeader; d < n_floats; d += kLanes) {
     const auto value = hn::LoadU(tag, from + d);
     const auto merged =
         simd::HWY_NAMESPACE::FusedMulAdd(value, add, hn::Mul(hn::LoadU(tag, into + d), keep));
@@ -327,6 +336,11 @@ namespace kvasir::attention {
 
 HWY_EXPORT(attend_segments);
 HWY_EXPORT(merge_partials);
+
+void clear_work(std::uint8_t* work) {
+  std::size_t bytes = 0;
+  *lay_out_work(work, 0, 0, &bytes).q_of = nullptr;
+}
 
 std::size_t work_bytes(int head_dim, int n_rows) {
   std::size_t bytes = 0;

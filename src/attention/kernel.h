@@ -64,11 +64,15 @@ inline std::size_t record_floats(int head_dim) {
 /// Bytes of work memory a thread needs for blocks of up to `n_rows` rows. A multiple of 64.
 std::size_t work_bytes(int head_dim, int n_rows);
 
+/// Makes a thread's work memory ready for the blocks of a call.
+void clear_work(std::uint8_t* work);
+
 /// Attends the block's rows to segments [segment_begin, segment_end).
 ///
 /// Without `block.partials` the range must be all of the block's segments, and `out` is written;
 /// with them, the records of those segments are.
-/// Requires  `work`: work_bytes() bytes, 64-byte aligned, this thread's own
+/// Requires  `work`: work_bytes() bytes, 64-byte aligned, this thread's own, cleared before the first
+///           block of a call; blocks stay where they are until the last
 void attend_segments(const Block& block, int segment_begin, int segment_end,
                      std::uint8_t* work) noexcept;
 

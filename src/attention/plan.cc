@@ -252,6 +252,9 @@ Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, c
   if (layout.n_blocks == 0) return plan;
   std::uint8_t* const memory = scratch.ensure(layout.bytes);
   plan.work = memory + layout.work_at;
+  for (int i = 0; i < n_threads; ++i) {
+    clear_work(plan.work + static_cast<std::size_t>(i) * plan.work_bytes);
+  }
   plan.blocks = {reinterpret_cast<Block*>(memory + layout.blocks_at), layout.n_blocks};
   plan.tasks = {reinterpret_cast<Task*>(memory + layout.tasks_at), layout.n_tasks};
   auto* partials = reinterpret_cast<float*>(memory + layout.partials_at);

@@ -31,6 +31,7 @@ struct Row {
 static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * kMaxHeadDim);
 
 struct Work {
+  const Block** q_of = nullptr;  ///< the block whose queries `q` holds; null at a call's start
   float* q = nullptr;        ///< [tile][head_dim][rows of the tile]
   float* scores = nullptr;   ///< [n_rows][kSegmentTokens]: scores, then probabilities
   float* records = nullptr;  ///< [n_rows][record_floats]
@@ -53,6 +54,7 @@ inline Work lay_out_work(std::uint8_t* memory, int head_dim, int n_rows, std::si
   const auto rows = static_cast<std::size_t>(n_rows);
   const auto channels = static_cast<std::size_t>(head_dim);
   Work work;
+  work.q_of = reinterpret_cast<const Block**>(take(sizeof(*work.q_of)));
   work.q = take_floats(rows * channels);
   work.scores = take_floats(rows * kSegmentTokens);
   work.records = take_floats(rows * record_floats(head_dim));

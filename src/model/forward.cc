@@ -236,13 +236,14 @@ void ForwardPass::attention_block(int layer_idx) {
   const Layer& layer = weights_.layers[static_cast<std::size_t>(layer_idx)];
   project(layer.qkv, w_.qkv);
   // Tokens of one strip share cache lines of the K tile, so a strip is one thread's work.
+  const bool all_alone = n_rows_ == static_cast<int>(items_.size());
   for_rows(
       2 * w_.qkv.n_cols(),
       [&](int begin, int end) {
         finish_qkv(layer_idx, begin, end);
         write_kv(layer_idx, begin, end);
       },
-      cache::kStripTokens);
+      all_alone ? 1 : cache::kStripTokens);
   attend(layer_idx);
   if (layer_idx == config_.n_layers - 1) keep_wanted_rows();
   if (n_rows_ == 0) return;
