@@ -122,7 +122,7 @@ class StripWalk {
 };
 
 /// Looks the segment's strips up in the page table; when the task goes on to the next segment, that
-/// one's first K strips as well.
+/// one's K strips that are fetched early as well.
 void find_strips(const Block& block, int index, bool goes_on, Segment& segment) {
   StripWalk walk(*block.kv, index * kSegmentStrips + segment.strip_begin, block.kv_head);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip, walk.next()) {
@@ -131,7 +131,8 @@ void find_strips(const Block& block, int index, bool goes_on, Segment& segment) 
   }
   const int next = (index + 1) * kSegmentStrips;
   const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
-  segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, kChunkStrips) : 0;
+  const int most = block.is_direct() ? kChunkStrips : kSegmentStrips;
+  segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, most) : 0;
   for (int strip = 0; strip < segment.n_next; ++strip, walk.next())
     segment.next_k[strip] = walk.k();
 }

@@ -33,8 +33,8 @@ struct Segment {
   int token_begin = 0, token_end = 0;  ///< visible to some row
   const std::uint8_t* k[kSegmentStrips];
   const std::uint8_t* v[kSegmentStrips];
-  const std::uint8_t* next_k[kChunkStrips];  ///< of the following segment
-  int n_next = 0;                            ///< 0: the task ends here
+  const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
+  int n_next = 0;                              ///< 0: the task ends here
 };
 
 /// What a block's kernels share besides the segment.

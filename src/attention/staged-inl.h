@@ -26,31 +26,39 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
-/// How far the prefetch runs ahead of the loads: kernels.md C measured 8-25 KB to be best.
+/// How far the prefetch of K runs ahead of the copies: kernels.md C measured 8-25 KB to be best.
 inline constexpr int kPrefetchBytes = 16 << 10;
 
-HWY_INLINE int strips_ahead(std::size_t strip_bytes) {
-  return std::clamp(kPrefetchBytes / static_cast<int>(strip_bytes), 1, kSegmentStrips);
-}
+/// What is fetched while register tiles compute, in even shares: memory would have nothing to do
+/// meanwhile, and the copies would wait for it afterwards.
+class FetchedMeanwhile {
+ public:
+  /// Strips of 16 parts each (rows of V, equal shares of K), `n_steps` tiles in all.
+  FetchedMeanwhile(const std::uint8_t* const* strips, int n_strips, std::size_t part_stride,
+                   std::size_t part_bytes, int n_steps)
+      : strips_(strips),
+        n_parts_(n_strips * 16),
+        part_stride_(part_stride),
+        part_bytes_(part_bytes),
+        n_steps_(n_steps) {}
 
-/// What to fetch while K strip `strip` is read: the K strip `ahead` strips later, or, past the
-/// segment's end, the V strip in its place.
-///
-/// V rows that do not follow each other (interleaved heads) are fetched here and now; the caller
-/// then gets the strip it reads, which costs nothing to fetch again.
-HWY_INLINE const std::uint8_t* ahead_of_k(const Segment& segment, const Shape& shape, int strip,
-                                          int ahead) {
-  const int target = strip + ahead;
-  if (target < segment.strip_end) return segment.k[target];
-  const int place = segment.strip_begin + target - segment.strip_end;
-  if (place >= segment.strip_end) return segment.k[strip];
-  const std::uint8_t* v = segment.v[place];
-  if (shape.v_row_stride == shape.v_row_bytes) return v;
-  for (int t = 0; t < 16; ++t, v += shape.v_row_stride) {
-    for (std::size_t byte = 0; byte < shape.v_row_bytes; byte += 64) hwy::Prefetch(v + byte);
+  /// To be called once per tile.
+  HWY_INLINE void step() {
+    ++step_;
+    for (const int end = n_parts_ * step_ / n_steps_; part_ < end; ++part_) {
+      const std::uint8_t* part =
+          strips_[part_ / 16] + static_cast<std::size_t>(part_ % 16) * part_stride_;
+      for (std::size_t byte = 0; byte < part_bytes_; byte += 64) hwy::Prefetch(part + byte);
+    }
   }
-  return segment.k[strip];
-}
+
+ private:
+  const std::uint8_t* const* strips_;
+  int n_parts_;
+  std::size_t part_stride_, part_bytes_;
+  int n_steps_;
+  int step_ = 0, part_ = 0;
+};
 
 /// Copies a K strip and fetches as many bytes from `ahead`.
 template <class K>
@@ -109,18 +117,24 @@ HWY_INLINE bool sees_any(const Row* rows, int n_rows, int begin, int end) {
 template <class K>
 HWY_NOINLINE void score_staged(const Segment& segment, const Shape& shape, const Tiles& tiles,
                                const Work& work) {
-  const int ahead = std::max(strips_ahead(shape.k_strip_bytes), kStagedStrips);
+  const int ahead =
+      std::max(kPrefetchBytes / static_cast<int>(shape.k_strip_bytes), kStagedStrips);
+  const int n_chunks = (segment.strip_end - segment.strip_begin + kStagedStrips - 1) / kStagedStrips;
+  FetchedMeanwhile values(segment.v + segment.strip_begin, segment.strip_end - segment.strip_begin,
+                          shape.v_row_stride, shape.v_row_bytes, n_chunks * tiles.n_tiles);
   const std::size_t strip_floats = static_cast<std::size_t>(shape.head_dim) * 16;
   for (int first = segment.strip_begin; first < segment.strip_end; first += kStagedStrips) {
     const int n_strips = std::min(kStagedStrips, segment.strip_end - first);
     const float* strips[kStagedStrips];
     for (int s = 0; s < n_strips; ++s) {
       float* to = work.k + static_cast<std::size_t>(s) * strip_floats;
-      stage_strip<K>(segment.k[first + s], ahead_of_k(segment, shape, first + s, ahead),
-                     shape.head_dim, to);
+      // Where nothing follows, what is here already: fetched at no cost.
+      const int next = first + s + ahead < segment.strip_end ? first + s + ahead : first + s;
+      stage_strip<K>(segment.k[first + s], segment.k[next], shape.head_dim, to);
       strips[s] = to;
     }
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
+      values.step();
       const int row = tiles.first_row(tile);
       if (!sees_any(work.rows + row, tiles.rows(tile), first * 16, (first + n_strips) * 16)) {
         continue;
@@ -149,19 +163,13 @@ HWY_NOINLINE void stage_panels(const Segment& segment, const Shape& shape, int c
                                int n_channels, const Work& work) {
   const Tag16 tag;
   const Tag8 tag8;
-  const int ahead = strips_ahead(shape.v_row_bytes * 16);
   const std::size_t column = static_cast<std::size_t>(channel) * sizeof(T);
-  const std::size_t column_bytes = static_cast<std::size_t>(n_channels) * sizeof(T);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    const std::uint8_t* fetch = segment.v[std::min(strip + ahead, segment.strip_end - 1)] + column;
     const int begin = std::max(segment.token_begin, strip * 16);
     const int end = std::min(segment.token_end, strip * 16 + 16);
     for (int t = begin; t < end; ++t) {
       const std::size_t offset = static_cast<std::size_t>(t - strip * 16) * shape.v_row_stride;
       const T* values = reinterpret_cast<const T*>(segment.v[strip] + column + offset);
-      for (std::size_t byte = 0; byte < column_bytes; byte += 64) {
-        hwy::Prefetch(fetch + offset + byte);
-      }
       float* HWY_RESTRICT to = work.v + t * 16;
       int c = 0;
       for (; c + 16 <= n_channels; c += 16, to += kPanelFloats) {
@@ -184,21 +192,14 @@ HWY_NOINLINE void stage_panels(const Segment& segment, const Shape& shape, int c
 template <>
 HWY_NOINLINE void stage_panels<DotBF16>(const Segment& segment, const Shape& shape, int channel,
                                         int n_channels, const Work& work) {
-  const int ahead = strips_ahead(shape.v_row_bytes * 16);
   const std::size_t column = static_cast<std::size_t>(channel) * sizeof(DotBF16);
-  const std::size_t column_bytes = static_cast<std::size_t>(n_channels) * sizeof(DotBF16);
   const auto row_stride = static_cast<std::ptrdiff_t>(shape.v_row_stride);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    const std::uint8_t* fetch = segment.v[std::min(strip + ahead, segment.strip_end - 1)] + column;
     const int base = strip * 16;
     const int begin = std::max(segment.token_begin, base);
     const int end = std::min(segment.token_end, base + 16);
     const ValueRows<DotBF16> rows = {segment.v[strip] + column - base * row_stride, row_stride, 16};
     for (int t = begin / 2 * 2; t < end; t += 2) {
-      for (std::size_t byte = 0; byte < column_bytes; byte += 64) {
-        hwy::Prefetch(fetch + (t - base) * row_stride + byte);
-        hwy::Prefetch(fetch + (t + 1 - base) * row_stride + byte);
-      }
       const bool has_even = t >= begin, has_odd = t + 1 < end;
       float* HWY_RESTRICT to = work.v + t / 2 * 16;
       int c = 0;
@@ -256,11 +257,16 @@ WeighTileFunction choose_weigh_tile(int n_rows) {
 template <class T>
 HWY_NOINLINE void weigh_staged(const Segment& segment, const Shape& shape, const Tiles& tiles,
                                const Work& work) {
-  for (int channel = 0; channel < shape.head_dim; channel += 16 * kStagedPanels) {
-    const int n_channels = std::min(16 * kStagedPanels, shape.head_dim - channel);
+  constexpr int kChannels = 16 * kStagedPanels;
+  const int n_column_blocks = (shape.head_dim + kChannels - 1) / kChannels;
+  FetchedMeanwhile next_keys(segment.next_k, segment.n_next, shape.k_strip_bytes / 16,
+                             shape.k_strip_bytes / 16, n_column_blocks * tiles.n_tiles);
+  for (int channel = 0; channel < shape.head_dim; channel += kChannels) {
+    const int n_channels = std::min(kChannels, shape.head_dim - channel);
     const int n_panels = (n_channels + 15) / 16;
     stage_panels<T>(segment, shape, channel, n_channels, work);
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
+      next_keys.step();
       const int row = tiles.first_row(tile);
       if (!sees_any(work.rows + row, tiles.rows(tile), 0, kSegmentTokens)) continue;
       choose_weigh_tile<CopyOf<T>>(tiles.rows(tile))(n_panels, row, channel, shape, work);
