@@ -205,13 +205,18 @@ HWY_INLINE void AddGroup(const std::uint8_t* const (&units)[kBlocks],
   }
 }
 
+/// Lines fetched while a tile of several tokens computes.
+struct FetchPlan {
+  const std::uint8_t* from = nullptr;
+  int lines_per_unit = 0;
+};
+
 /// y of kBlocks x kTokens over all columns. Shapes: kTokens rows of out, [kBlocks * 16], are
-/// `out_stride` floats apart. Fetches `prefetch_bytes` ahead of each block's reads when not 0.
+/// `out_stride` floats apart.
 template <class F, int kBlocks, int kTokens>
 HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block_stride,
                               const ActivationGroup* first_token, std::size_t token_stride,
-                              int n_units, std::size_t prefetch_bytes, float* out,
-                              std::size_t out_stride) {
+                              int n_units, FetchPlan fetch, float* out, std::size_t out_stride) {
   Totals<kTokens, kBlocks * sn::kRegisters> totals;
   const std::uint8_t* units[kBlocks];
   const ActivationGroup* groups[kTokens];
@@ -223,13 +228,14 @@ HWY_NOINLINE void IntegerTile(const std::uint8_t* first_block, std::size_t block
     groups[t] = first_token + static_cast<std::size_t>(t) * token_stride;
   }
   for (int u = 0; u < n_units; ++u) {
-    if (prefetch_bytes != 0) {
+    if constexpr (kTokens == 1) {  // a GEMV reads one stream and runs ahead in it
       KVASIR_UNROLL
-      for (int b = 0; b < kBlocks; ++b) {
-        KVASIR_UNROLL
-        for (std::size_t line = 0; line < F::kUnitBytes; line += 64) {
-          hwy::Prefetch(units[b] + prefetch_bytes + line);
-        }
+      for (std::size_t line = 0; line < F::kUnitBytes; line += 64) {
+        hwy::Prefetch(units[0] + kGemvPrefetchBytes + line);
+      }
+    } else {
+      for (int line = 0; line < fetch.lines_per_unit; ++line, fetch.from += 64) {
+        hwy::Prefetch(fetch.from);
       }
     }
     if constexpr (kTokens == kTileTokens && kTokens > 1) {
@@ -268,8 +274,15 @@ void IntegerBlocks(const MatmulOperands& operands, const MatmulRange& range, int
   const int n_units = w.n_cols() / kUnitCols;
   const int first_row = block_idx * kBlockRows;
   const int n_rows = std::min(kRows, w.n_rows() - first_row);
-  // A GEMV reads one stream and runs ahead in it; the first tile of a GEMM fetches the next blocks.
-  std::size_t prefetch_bytes = range.n_tokens == 1 ? kGemvPrefetchBytes : kBlocks * w.block_bytes();
+  // The first tiles fetch the next blocks, each its share, so that memory is never idle nor overrun
+  // (8 tokens: all in the first of two tiles cost an eighth).
+  const int n_tiles = (range.n_tokens + kTileTokens - 1) / kTileTokens;
+  const std::size_t next_bytes = kBlocks * w.block_bytes();
+  const std::uint8_t* const next = w.block(block_idx) + next_bytes;
+  const std::size_t unit_share =
+      (next_bytes / 64 + static_cast<std::size_t>(n_units * n_tiles) - 1) /
+      static_cast<std::size_t>(n_units * n_tiles);
+  FetchPlan fetch = {next, static_cast<int>(unit_share)};
   // A last block of fewer rows must not write beyond them.
   alignas(64) float whole[kTileTokens * kRows];
   const bool is_whole = n_rows == kRows;
@@ -284,7 +297,7 @@ void IntegerBlocks(const MatmulOperands& operands, const MatmulRange& range, int
     float* out = is_whole ? y : whole;
     const auto run = [&](auto tile) {
       tile(w.block(block_idx), w.block_bytes(), operands.x.groups(token), token_stride, n_units,
-           prefetch_bytes, out, out_stride);
+           fetch, out, out_stride);
     };
     switch (n) {
       case 1:
@@ -304,7 +317,8 @@ void IntegerBlocks(const MatmulOperands& operands, const MatmulRange& range, int
       std::memcpy(y + static_cast<std::size_t>(i) * operands.y_stride, whole + i * kRows,
                   static_cast<std::size_t>(n_rows) * sizeof(float));
     }
-    prefetch_bytes = 0;
+    fetch.from += 64 * fetch.lines_per_unit * n_units;
+    if (fetch.from >= next + next_bytes) fetch.lines_per_unit = 0;
     t += n;
   }
 }
