@@ -70,19 +70,22 @@ void print_markdown(const Setting& setting, const std::vector<eval::ThroughputRo
 }
 
 void print_rooflines(const std::vector<eval::ThroughputRow>& rows) {
-  print("\n| test | median t/s | limit t/s | of limit | barrier | read | byte dots | f32 FMA |\n");
-  print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  print(
+      "\n| test | median t/s | limit t/s | of limit | barrier | read | byte dots | f32 FMA | bf16 "
+      "|\n");
+  print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const eval::ThroughputRow& row : rows) {
     const eval::Roofline& roofline = *row.roofline;
     const auto rate = [](double value, double unit, const char* name) {
       return value > 0 ? fmt::format("{:.1f} {}", value / unit, name) : std::string("-");
     };
-    print(fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} % | {:.0f} ns | {} | {} | {} |\n",
+    print(fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} % | {:.0f} ns | {} | {} | {} | {} |\n",
                       row.test_name(), row.median_rate(), row.n_tokens() / roofline.limit_seconds,
                       100 * row.share_of_limit(), 1e9 * roofline.barrier_seconds,
                       rate(roofline.read_rate, 1e9, "GB/s"),
                       rate(2 * roofline.integer_rate, 1e9, "GOP/s"),
-                      rate(2 * roofline.float_rate, 1e9, "GFLOP/s")));
+                      rate(2 * roofline.float_rate, 1e9, "GFLOP/s"),
+                      rate(2 * roofline.bf16_rate, 1e9, "GFLOP/s")));
   }
 }
 
@@ -93,7 +96,8 @@ nlohmann::json roofline_json(const eval::ThroughputRow& row) {
           {"barrier_ns", 1e9 * roofline.barrier_seconds},
           {"read_bytes_per_s", roofline.read_rate},
           {"integer_ops_per_s", 2 * roofline.integer_rate},
-          {"float_ops_per_s", 2 * roofline.float_rate}};
+          {"float_ops_per_s", 2 * roofline.float_rate},
+          {"bf16_ops_per_s", 2 * roofline.bf16_rate}};
 }
 
 nlohmann::json row_json(const Setting& setting, const eval::ThroughputRow& row) {

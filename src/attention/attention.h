@@ -65,8 +65,8 @@ void attend(ThreadPool& pool, const AttentionParams& params, std::span<const Que
 std::size_t scratch_bytes(const AttentionParams& params, std::span<const QueryRows> rows,
                           int n_threads);
 
-/// The scalar double-precision oracle of `attend`, single-threaded. For K in bf16 it rounds q to bf16
-/// as well, which is part of what `attend` computes; the probabilities it never rounds.
+/// The scalar double-precision oracle of `attend`, single-threaded. For K in bf16 it rounds q to
+/// bf16 as well, which is part of what `attend` computes; the probabilities it never rounds.
 void attend_reference(const AttentionParams& params, std::span<const QueryRows> rows,
                       const float* q, float* out);
 

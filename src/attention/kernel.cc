@@ -157,8 +157,7 @@ void softmax_rows(const Work& work, int n_rows, float softcap, std::size_t recor
   for (int r = 0; r < n_rows; ++r) {
     Row& row = work.rows[r];
     if (!row.is_visible()) continue;
-    row.sum =
-        exponentiate<V>(work.scores + r * kSegmentTokens, row.begin, row.end, row.maximum);
+    row.sum = exponentiate<V>(work.scores + r * kSegmentTokens, row.begin, row.end, row.maximum);
   }
   for (int r = 0; r < n_rows; ++r) {
     Row& row = work.rows[r];

@@ -71,7 +71,8 @@ void clear_work(std::uint8_t* work);
 ///
 /// Without `block.partials` the range must be all of the block's segments, and `out` is written;
 /// with them, the records of those segments are.
-/// Requires  `work`: work_bytes() bytes, 64-byte aligned, this thread's own, cleared before the first
+/// Requires  `work`: work_bytes() bytes, 64-byte aligned, this thread's own, cleared before the
+/// first
 ///           block of a call; blocks stay where they are until the last
 void attend_segments(const Block& block, int segment_begin, int segment_end,
                      std::uint8_t* work) noexcept;

@@ -51,7 +51,8 @@ HWY_INLINE hn::Vec<Tag16> factors_of(hn::Vec<Tag16> x) {
   return simd::HWY_NAMESPACE::ExpOfNegative(Tag16(), x);
 }
 
-/// Stores p[t...], a vector of them, as values of type V are weighed with; returns what they then are.
+/// Stores p[t...], a vector of them, as values of type V are weighed with; returns what they then
+/// are.
 template <class V>
 HWY_INLINE hn::Vec<Tag16> store_factors(hn::Vec<Tag16> p, float* scores, int t) {
 #if KVASIR_DOT_BF16
@@ -62,9 +63,9 @@ HWY_INLINE hn::Vec<Tag16> store_factors(hn::Vec<Tag16> p, float* scores, int t) 
   return p;
 }
 
-/// Makes scores of tokens [begin, end) final: softcap, and -infinity in the lanes beside them in the
-/// first and last strip. Returns the maximum.
-/// Shapes    scores: [kSegmentTokens]; only the strips that [begin, end) touches are read
+/// Makes scores of tokens [begin, end) final: softcap, and -infinity in the lanes beside them in
+/// the first and last strip. Returns the maximum. Shapes    scores: [kSegmentTokens]; only the
+/// strips that [begin, end) touches are read
 HWY_INLINE float finish_scores(float* HWY_RESTRICT scores, int begin, int end, float softcap) {
   const Tag16 tag;
   using V = hn::Vec<Tag16>;

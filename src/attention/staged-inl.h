@@ -117,9 +117,9 @@ HWY_INLINE bool sees_any(const Row* rows, int n_rows, int begin, int end) {
 template <class K>
 HWY_NOINLINE void score_staged(const Segment& segment, const Shape& shape, const Tiles& tiles,
                                const Work& work) {
-  const int ahead =
-      std::max(kPrefetchBytes / static_cast<int>(shape.k_strip_bytes), kStagedStrips);
-  const int n_chunks = (segment.strip_end - segment.strip_begin + kStagedStrips - 1) / kStagedStrips;
+  const int ahead = std::max(kPrefetchBytes / static_cast<int>(shape.k_strip_bytes), kStagedStrips);
+  const int n_chunks =
+      (segment.strip_end - segment.strip_begin + kStagedStrips - 1) / kStagedStrips;
   FetchedMeanwhile values(segment.v + segment.strip_begin, segment.strip_end - segment.strip_begin,
                           shape.v_row_stride, shape.v_row_bytes, n_chunks * tiles.n_tiles);
   const std::size_t strip_floats = static_cast<std::size_t>(shape.head_dim) * 16;
@@ -236,11 +236,11 @@ HWY_NOINLINE void weigh_staged_tile(int n_panels, int row, int channel, const Sh
   int panel = 0;
   for (; panel + kPanels <= n_panels; panel += kPanels) {
     weigh_panels<C, R, kPanels>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
-                             channel + panel * 16, shape, work);
+                                channel + panel * 16, shape, work);
   }
   for (; kPanels > 1 && panel < n_panels; ++panel) {
     weigh_panels<C, R, 1>(work.v + static_cast<std::size_t>(panel) * kPanelFloats, row,
-                       channel + panel * 16, shape, work);
+                          channel + panel * 16, shape, work);
   }
 }
 

@@ -1,8 +1,9 @@
 // How neighbouring terms of a sum, channels of K or tokens of V, are multiplied and added.
 //
 // f32 and f16: one after the other, in f32. bf16: the other factor (q, or the probability) is
-// rounded to bf16 too, and of each pair the odd term is added before the even one, with one rounding
-// each. That is what VDPBF16PS does to a pair, two FMAs do the same elsewhere (docs/numerics.md).
+// rounded to bf16 too, and of each pair the odd term is added before the even one, with one
+// rounding each. That is what VDPBF16PS does to a pair, two FMAs do the same elsewhere
+// (docs/numerics.md).
 //
 // Included once per target by kernel.cc (Highway's toggled guard).
 // clang-format off
@@ -68,8 +69,8 @@ HWY_INLINE hn::Vec<D> load_f32(D d, const RoundedF32* HWY_RESTRICT from) {
 template <class T>
 inline constexpr int kSteps = kIsPaired<T> ? 1 : 2;
 
-/// The term that step `step` adds of the pair that begins with term `even`; paired: the first of the
-/// two that it adds.
+/// The term that step `step` adds of the pair that begins with term `even`; paired: the first of
+/// the two that it adds.
 template <class T>
 constexpr int term_of(int even, int step) {
   return even + (kIsRounded<T> && !kIsPaired<T> ? 1 - step : step);
@@ -106,9 +107,9 @@ HWY_INLINE void pack_pairs(const float* from, int n, float* to) {
   }
 }
 
-/// Stores p[t...] for pairs, 16 of them, and returns what was stored. `scores` becomes `p`: pairs are
-/// written where scores were read before.
-/// Requires  no subnormals: the instruction takes them for zero
+/// Stores p[t...] for pairs, 16 of them, and returns what was stored. `scores` becomes `p`: pairs
+/// are written where scores were read before. Requires  no subnormals: the instruction takes them
+/// for zero
 HWY_INLINE hn::Vec<Tag16> store_pairs(hn::Vec<Tag16> p, float* scores, int t) {
   __m256i rounded;
   asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(p.raw));
@@ -140,8 +141,8 @@ HWY_INLINE hn::Vec<D> load_v_pair(const DotBF16* even, const DotBF16* odd, int j
   if constexpr (std::is_same_v<D, Tag8>) {
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(even));
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(odd));
-    return hn::Vec<D>{_mm256_castsi256_ps(
-        _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b)))};
+    return hn::Vec<D>{
+        _mm256_castsi256_ps(_mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b)))};
   } else if (j / 2 * 2 + 1 < kVecs) {  // 32 channels at a time, a line of either row
     const __m512i a = _mm512_loadu_si512(even + j / 2 * 32);
     const __m512i b = _mm512_loadu_si512(odd + j / 2 * 32);

@@ -42,7 +42,8 @@ HWY_INLINE hn::Vec<Tag16> load_k(const K* strip, int d, int lane) {
 /// order of terms-inl.h, times `scale`. With kPrefetch, fetches as many bytes from `ahead` as it
 /// reads.
 ///
-/// Shapes    q: [head_dim][R], paired: [head_dim / 2][R]; strips, ahead: S x [head_dim][16]; scores:
+/// Shapes    q: [head_dim][R], paired: [head_dim / 2][R]; strips, ahead: S x [head_dim][16];
+/// scores:
 ///           rows kSegmentTokens apart, strips 16 apart
 template <int R, int S, bool kPrefetch, class K>
 HWY_INLINE void score_strips(const float* HWY_RESTRICT q, const K* const* strips,
@@ -246,7 +247,8 @@ HWY_INLINE void weigh_pair(ValueTile<D, R, kVecs>& tile, const ValueRows<T>& val
   }
 }
 
-/// Always inlined: GCC takes a function that only prefetches for one without effect, and drops calls.
+/// Always inlined: GCC takes a function that only prefetches for one without effect, and drops
+/// calls.
 template <int kBytes>
 HWY_INLINE void fetch_bytes(const std::uint8_t* from) {
 #pragma GCC unroll kUnroll

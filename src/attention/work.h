@@ -32,12 +32,12 @@ static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * kMax
 
 struct Work {
   const Block** q_of = nullptr;  ///< the block whose queries `q` holds; null at a call's start
-  float* q = nullptr;        ///< [tile][head_dim][rows of the tile]
-  float* scores = nullptr;   ///< [n_rows][kSegmentTokens]: scores, then probabilities
-  float* records = nullptr;  ///< [n_rows][record_floats]
-  float* k = nullptr;        ///< [kStagedStrips][head_dim][16]
-  float* v = nullptr;        ///< [kStagedPanels][kPanelFloats]; direct: values of [n_rows] so far
-  Row* rows = nullptr;       ///< [n_rows]
+  float* q = nullptr;            ///< [tile][head_dim][rows of the tile]
+  float* scores = nullptr;       ///< [n_rows][kSegmentTokens]: scores, then probabilities
+  float* records = nullptr;      ///< [n_rows][record_floats]
+  float* k = nullptr;            ///< [kStagedStrips][head_dim][16]
+  float* v = nullptr;   ///< [kStagedPanels][kPanelFloats]; direct: values of [n_rows] so far
+  Row* rows = nullptr;  ///< [n_rows]
 };
 
 /// Lays the buffers out in `memory`; sets `*bytes` to what they need. `memory` may be null.

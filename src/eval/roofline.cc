@@ -45,6 +45,7 @@ void RooflineProbe::probe() {
   roofline_.barrier_seconds = is_first ? barrier : std::min(roofline_.barrier_seconds, barrier);
   roofline_.integer_rate = std::max(roofline_.integer_rate, simd::integer_rate(pool));
   roofline_.float_rate = std::max(roofline_.float_rate, simd::float_rate(pool));
+  roofline_.bf16_rate = std::max(roofline_.bf16_rate, simd::bf16_rate(pool));
   if (row_.n_prompt > 0) return;
   for (int i = 0; i < 5; ++i) {
     const double rate = simd::read_rate(pool, {footprint_.data(), footprint_.size()});
@@ -58,8 +59,12 @@ double RooflineProbe::arithmetic_seconds(double n_tokens, double n_logits, doubl
   const double output = model.output_multiply_adds();
   const bool is_float = engine_.options().activations == model::ActivationMode::kFloat32;
   const double weight_rate = is_float ? roofline_.float_rate : roofline_.integer_rate;
+  const auto rate_of = [&](cache::CodecId codec) {
+    return codec == cache::CodecId::kBF16 ? roofline_.bf16_rate : roofline_.float_rate;
+  };
   return ((model.multiply_adds(0) - output) * n_tokens + output * n_logits) / weight_rate +
-         attention / roofline_.float_rate;
+         attention / 2 / rate_of(engine_.options().codec_k) +
+         attention / 2 / rate_of(engine_.options().codec_v);
 }
 
 double RooflineProbe::decode_seconds() const {

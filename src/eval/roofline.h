@@ -10,9 +10,9 @@ namespace kvasir::eval {
 /// Probes before (construction) and after (`finish`) a row that is timed in between.
 ///
 /// Arithmetic: quantized weights at the byte dot's rate (float ones at FMA's), causal attention at
-/// FMA's, the vocabulary where logits are wanted. It bounds prefill. A step of decode also reads
-/// weights, the shared history and what each sequence adds to it once, at the read rate of a buffer
-/// of that size; the slower of the two bounds it.
+/// that of FMA or, over K and V in bf16, of bf16 pairs, the vocabulary where logits are wanted. It
+/// bounds prefill. A step of decode also reads weights, the shared history and what each sequence
+/// adds to it once, at the read rate of a buffer of that size; the slower of the two bounds it.
 class RooflineProbe {
  public:
   RooflineProbe(engine::Engine& engine, const ThroughputRow& row);

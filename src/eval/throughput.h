@@ -18,6 +18,7 @@ struct Roofline {
   double read_rate = 0;      ///< bytes per second, of a buffer of the row's footprint
   double integer_rate = 0;   ///< multiply-adds per second: byte dots
   double float_rate = 0;     ///< the same: f32 FMA
+  double bf16_rate = 0;      ///< the same: bf16 pairs
   double limit_seconds = 0;  ///< of the row at these rates
 };
 

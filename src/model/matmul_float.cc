@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "model/matmul_kernels.h"
@@ -251,6 +252,20 @@ void MatmulFloat(const MatmulOperands& operands, const MatmulRange& range) {
   }
 }
 
+/// Sum of 16 int8 codes; as bytes 0..255, whose sums every target has an instruction for.
+HWY_INLINE std::int32_t SumOfCodes(const std::int8_t* codes) {
+#if HWY_TARGET == HWY_SCALAR
+  return std::accumulate(codes, codes + 16, 0);
+#else
+  const hn::FixedTag<std::uint8_t, 16> d8;
+  const hn::FixedTag<std::uint64_t, 2> d64;
+  const auto bytes = hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(codes));
+  const auto sums = hn::SumsOf8(hn::Xor(bytes, hn::Set(d8, 128)));
+  const auto sum = hn::Add(sums, hn::ConcatUpperUpper(d64, sums, sums));
+  return static_cast<std::int32_t>(hn::GetLane(sum)) - 16 * 128;
+#endif
+}
+
 /// One group of 32. The largest magnitude is found on the bit patterns, where NaN is above
 /// infinity, so that a NaN reaches the scale and with it the results.
 HWY_INLINE void QuantizeGroup(const float* x, ActivationGroup& group) {
@@ -273,18 +288,14 @@ HWY_INLINE void QuantizeGroup(const float* x, ActivationGroup& group) {
 
   // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, on every target.
   const sn::VF32 magic = hn::Set(d, 12582912.0f);
-  auto sums_low = hn::Zero(di), sums_high = hn::Zero(di);
   KVASIR_UNROLL
   for (int r = 0; r < kRegs; ++r) {
     const sn::VF32 shifted = hn::Add(hn::Mul(v[r], inverse), magic);
     auto q = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic));
     q = hn::Min(hn::Max(q, hn::Set(di, -127)), hn::Set(di, 127));
     hn::StoreU(hn::DemoteTo(d8, q), d8, group.codes + r * sn::kLanes);
-    auto& sums = r < kRegs / 2 ? sums_low : sums_high;
-    sums = hn::Add(sums, q);
   }
-  const std::int32_t low = hn::GetLane(hn::SumOfLanes(di, sums_low));
-  const std::int32_t high = hn::GetLane(hn::SumOfLanes(di, sums_high));
+  const std::int32_t low = SumOfCodes(group.codes), high = SumOfCodes(group.codes + 16);
   group.scale = scale;
   group.sum = scale * static_cast<float>(low + high);
   group.half_sums[0] = scale * static_cast<float>(low);

@@ -43,11 +43,11 @@ HWY_INLINE V FusedNegMulAdd(V mul, V x, V add) {
 #endif
 }
 
-/// x = k ln 2 + r with |r| <= ln 2 / 2. Returns e^r; `shifted` holds `magic` + k, and k in its lowest
-/// bits.
+/// x = k ln 2 + r with |r| <= ln 2 / 2. Returns e^r; `shifted` holds `magic` + k, and k in its
+/// lowest bits.
 ///
-/// Source: e^r = 1 + r + r^2 q(r), q the degree-4 minimax fit of relative error 3.1e-9 (a Lawson fit,
-/// made for this file).
+/// Source: e^r = 1 + r + r^2 q(r), q the degree-4 minimax fit of relative error 3.1e-9 (a Lawson
+/// fit, made for this file).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpOfRemainder(D d, V x, float magic, V& shifted) {
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low mantissa bits.

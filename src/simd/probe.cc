@@ -77,6 +77,32 @@ std::int64_t FmaChains(std::int64_t n, float* sink) {
   return n * kChains * kLanes;
 }
 
+/// The same of bf16 pairs: what attention over K and V in bf16 does (attention/terms-inl.h).
+std::int64_t PairChains(std::int64_t n, float* sink) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  if (use_avx512_bf16()) {
+    const DF32 d;
+    const VF32 a = hn::Set(d, 1.0f + static_cast<float>(n & 1));
+    constexpr int kPairChains = 24;  // a longer latency, more registers
+    VF32 sums[kPairChains];
+    KVASIR_UNROLL
+    for (int i = 0; i < kPairChains; ++i) sums[i] = hn::Set(d, static_cast<float>(i));
+    for (std::int64_t k = 0; k < n; ++k) {
+      KVASIR_UNROLL
+      for (int i = 0; i < kPairChains; ++i) {
+        asm("vdpbf16ps %1, %1, %0" : "+v"(sums[i].raw) : "v"(a.raw));
+      }
+    }
+    VF32 total = hn::Zero(d);
+    KVASIR_UNROLL
+    for (int i = 0; i < kPairChains; ++i) total = hn::Add(total, sums[i]);
+    *sink = hn::GetLane(total);
+    return n * kPairChains * 2 * kLanes;
+  }
+#endif
+  return FmaChains(n, sink);
+}
+
 /// `n_bytes` a multiple of 256.
 void ReadBytes(const std::uint8_t* bytes, std::size_t n_bytes, float* sink) {
   const DI32 d;
@@ -100,6 +126,7 @@ namespace kvasir::simd {
 
 HWY_EXPORT(DotChains);
 HWY_EXPORT(FmaChains);
+HWY_EXPORT(PairChains);
 HWY_EXPORT(ReadBytes);
 
 namespace {
@@ -155,6 +182,11 @@ double integer_rate(ThreadPool& pool) {
 double float_rate(ThreadPool& pool) {
   return best_rate(
       pool, [](std::int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(FmaChains)(n, sink); });
+}
+
+double bf16_rate(ThreadPool& pool) {
+  return best_rate(
+      pool, [](std::int64_t n, float* sink) { return HWY_DYNAMIC_DISPATCH(PairChains)(n, sink); });
 }
 
 double barrier_seconds(ThreadPool& pool) {

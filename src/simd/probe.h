@@ -19,6 +19,9 @@ double integer_rate(ThreadPool& pool);
 /// Multiply-adds per second of all threads doing nothing but f32 FMA.
 double float_rate(ThreadPool& pool);
 
+/// The same of bf16 pairs, by VDPBF16PS where the CPU has it, else by f32 FMA.
+double bf16_rate(ThreadPool& pool);
+
 /// Seconds of one ThreadPool::barrier().
 double barrier_seconds(ThreadPool& pool);
 

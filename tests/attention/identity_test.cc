@@ -41,6 +41,16 @@ const HeadShape kShapes[] = {
     {5, 30, 16},
 };
 
+/// One that sums term by term, one that sums in pairs (attention/terms-inl.h).
+constexpr CodecId kOrders[] = {CodecId::kF16, CodecId::kBF16};
+
+HistoryOptions with_codec(CodecId codec, int page_tokens = 64) {
+  HistoryOptions options;
+  options.codec_k = options.codec_v = codec;
+  options.page_tokens = page_tokens;
+  return options;
+}
+
 /// Rows [first_pos, first_pos + n_rows) in chunks of the given sizes, one after the other.
 Floats in_chunks(ThreadPool& pool, const HeadShape& shape, const History& history, int first_pos,
                  const std::vector<int>& chunks, const Floats& q) {
@@ -71,15 +81,17 @@ TEST(Identity, PrefillEqualsDecode) {
     for (const HeadShape& shape : kShapes) {
       for (const auto& [first_pos, n_rows] : kRanges) {
         const Tokens tokens(first_pos + n_rows, shape.n_kv_heads, shape.head_dim, 21);
-        const History history(tokens, {});
         const auto size = static_cast<std::size_t>(n_rows) * shape.params().q_row_stride;
         const Floats q = random_floats(size, 22);
-        const Floats decode = in_chunks(pool, shape, history, first_pos,
-                                        std::vector<int>(static_cast<std::size_t>(n_rows), 1), q);
-        const Floats prefill = in_chunks(pool, shape, history, first_pos, {n_rows}, q);
-        EXPECT_TRUE(same_bits(decode, prefill))
-            << target << ": heads " << shape.n_heads << ", head_dim " << shape.head_dim
-            << ", first_pos " << first_pos;
+        for (const CodecId codec : kOrders) {
+          const History history(tokens, with_codec(codec));
+          const Floats decode = in_chunks(pool, shape, history, first_pos,
+                                          std::vector<int>(static_cast<std::size_t>(n_rows), 1), q);
+          const Floats prefill = in_chunks(pool, shape, history, first_pos, {n_rows}, q);
+          EXPECT_TRUE(same_bits(decode, prefill))
+              << target << ": heads " << shape.n_heads << ", head_dim " << shape.head_dim
+              << ", first_pos " << first_pos << ", codec " << static_cast<int>(codec);
+        }
       }
     }
   });
@@ -87,21 +99,23 @@ TEST(Identity, PrefillEqualsDecode) {
 
 TEST(Identity, AnyChunkingAndThreadCount) {
   std::mt19937 random(31);
+  constexpr int kFirst = 190, kRows = 400;
   for (const HeadShape& shape : kShapes) {
-    constexpr int kFirst = 190, kRows = 400;
     const Tokens tokens(kFirst + kRows, shape.n_kv_heads, shape.head_dim, 32);
-    const History history(tokens, {});
     const Floats q = random_floats(kRows * shape.params().q_row_stride, 33);
-    ThreadPool one(1);
-    const Floats expected = in_chunks(one, shape, history, kFirst, {kRows}, q);
-    for (const int n_threads : {1, 2, 3}) {
-      ThreadPool pool(n_threads);
-      for (int trial = 0; trial < 4; ++trial) {
-        const std::vector<int> chunks =
-            trial == 0 ? std::vector<int>{kRows} : random_chunks(kRows, random);
-        ASSERT_TRUE(same_bits(expected, in_chunks(pool, shape, history, kFirst, chunks, q)))
-            << "threads " << n_threads << ", trial " << trial << ", heads " << shape.n_heads
-            << ", head_dim " << shape.head_dim;
+    for (const CodecId codec : kOrders) {
+      const History history(tokens, with_codec(codec));
+      ThreadPool one(1);
+      const Floats expected = in_chunks(one, shape, history, kFirst, {kRows}, q);
+      for (const int n_threads : {1, 2, 3}) {
+        ThreadPool pool(n_threads);
+        for (int trial = 0; trial < 4; ++trial) {
+          const std::vector<int> chunks =
+              trial == 0 ? std::vector<int>{kRows} : random_chunks(kRows, random);
+          ASSERT_TRUE(same_bits(expected, in_chunks(pool, shape, history, kFirst, chunks, q)))
+              << "threads " << n_threads << ", trial " << trial << ", heads " << shape.n_heads
+              << ", head_dim " << shape.head_dim << ", codec " << static_cast<int>(codec);
+        }
       }
     }
   }
@@ -109,20 +123,23 @@ TEST(Identity, AnyChunkingAndThreadCount) {
 
 // A long history and few rows: the history is cut between threads and merged.
 TEST(Identity, CutHistories) {
+  constexpr int kTokens = 3000;
   for (const HeadShape& shape : kShapes) {
-    constexpr int kTokens = 3000;
     const Tokens tokens(kTokens, shape.n_kv_heads, shape.head_dim, 41);
-    const History history(tokens, {});
-    for (const int n_rows : {1, 2, 5, 12}) {
-      const auto size = static_cast<std::size_t>(n_rows) * shape.params().q_row_stride;
-      const Floats q = random_floats(size, 42);
-      ThreadPool one(1);
-      const Floats expected = in_chunks(one, shape, history, kTokens - n_rows, {n_rows}, q);
-      for (const int n_threads : {2, 3, 5}) {
-        ThreadPool pool(n_threads);
-        ASSERT_TRUE(
-            same_bits(expected, in_chunks(pool, shape, history, kTokens - n_rows, {n_rows}, q)))
-            << "threads " << n_threads << ", rows " << n_rows << ", heads " << shape.n_heads;
+    for (const CodecId codec : kOrders) {
+      const History history(tokens, with_codec(codec));
+      for (const int n_rows : {1, 2, 5, 12}) {
+        const auto size = static_cast<std::size_t>(n_rows) * shape.params().q_row_stride;
+        const Floats q = random_floats(size, 42);
+        ThreadPool one(1);
+        const Floats expected = in_chunks(one, shape, history, kTokens - n_rows, {n_rows}, q);
+        for (const int n_threads : {2, 3, 5}) {
+          ThreadPool pool(n_threads);
+          ASSERT_TRUE(
+              same_bits(expected, in_chunks(pool, shape, history, kTokens - n_rows, {n_rows}, q)))
+              << "threads " << n_threads << ", rows " << n_rows << ", heads " << shape.n_heads
+              << ", codec " << static_cast<int>(codec);
+        }
       }
     }
   }
@@ -135,9 +152,8 @@ TEST(Identity, HeadsTogetherEqualHeadsApart) {
   for (const HeadShape& shape : kShapes) {
     const Tokens tokens(kTokens, shape.n_kv_heads, shape.head_dim, 43);
     for (const int page_tokens : {16, 64}) {
-      HistoryOptions options;
-      options.page_tokens = page_tokens;
-      const History history(tokens, options);
+      const CodecId codec = page_tokens == 16 ? CodecId::kF16 : CodecId::kBF16;
+      const History history(tokens, with_codec(codec, page_tokens));
       AttentionParams params = shape.params();
       const Floats q = random_floats(kRows * params.q_row_stride, 44);
       const Floats last_q(q.end() - static_cast<std::ptrdiff_t>(params.q_row_stride), q.end());
@@ -194,8 +210,8 @@ TEST(Identity, SharedPrefixEqualsAlone) {
                             {1100, 1024}, {600, 512},   {700, 512},   {300, 64},    {900, 0}};
   for (const HeadShape& shape : kShapes) {
     for (const int page_tokens : {16, 512}) {
-      HistoryOptions options;
-      options.page_tokens = page_tokens;
+      const HistoryOptions options =
+          with_codec(page_tokens == 16 ? CodecId::kF16 : CodecId::kBF16, page_tokens);
       const AttentionParams params = shape.params();
       std::vector<Tokens> tokens;
       std::vector<History> histories;

@@ -18,7 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::simd {
 namespace HWY_NAMESPACE {
 
-/// function: 'e' exp, 'n' and 'c' those of negative numbers, fine and coarse, 't' tanh, 's' sigmoid.
+/// function: 'e' exp, 'n' and 'c' those of negative numbers, fine and coarse, 't' tanh, 's'
+/// sigmoid.
 void apply(char function, const float* x, std::size_t n, float* y) {
   const hn::CappedTag<float, 16> d;
   for (std::size_t i = 0; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {

@@ -24,6 +24,7 @@ TEST(Probe, RatesAreThoseOfARealMachineOnAnyNumberOfThreads) {
     ThreadPool pool(n_threads);
     expect_rate(integer_rate(pool));
     expect_rate(float_rate(pool));
+    expect_rate(bf16_rate(pool));
     expect_rate(read_rate(pool, {buffer.data(), buffer.size()}));
     expect_rate(1.0 / barrier_seconds(pool));
   }
