@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.sh"
 packages=(
   make g++ cmake ninja-build pkgconf                     # build
   libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev  # libraries
-  libutf8proc-dev libedit-dev
+  libutf8proc-dev libedit-dev libssl-dev libxxhash-dev
   libgtest-dev                                           # tests
   python3 python3-pip ca-certificates                    # the default model; lint
   "$@"

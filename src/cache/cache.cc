@@ -47,7 +47,10 @@ Status place_layers(const std::vector<GroupSpec>& groups,
 
 KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-KvCache::~KvCache() { KVASIR_CHECK(impl_->open.empty()); }
+KvCache::~KvCache() {
+  KVASIR_CHECK(impl_->open.empty());
+  evict_all();
+}
 
 Result<std::unique_ptr<KvCache>> KvCache::create(const CacheOptions& options, ByteBudget& budget) {
   if (options.groups.empty()) return invalid("no cache group; got 0, want at least 1");
@@ -88,6 +91,12 @@ MemorySummary KvCache::memory_summary() const {
     const int page_tokens = group.geometry.page_tokens();
     // Owners of one page may have come to different lengths in it: the longest counts.
     std::vector<int> n_filled(group.pool.page_id_limit(), 0);
+    std::uint64_t n_cached = 0;
+    for (std::size_t page = 0; page < group.in_tree.size(); ++page) {
+      if (!group.in_tree[page]) continue;
+      n_filled[page] = page_tokens;
+      if (group.pool.n_owners(static_cast<PageId>(page)) == 1) ++n_cached;
+    }
     for (const Sequence::State* state : impl_->open) {
       const PageTable& table = state->tables[g];
       for (int i = table.first_live(); i < table.n_pages(); ++i) {
@@ -105,11 +114,13 @@ MemorySummary KvCache::memory_summary() const {
     line.n_pages_free = group.pool.n_free();
     line.allocated = group.pool.allocated_bytes();
     line.used = group.pool.used_bytes();
+    line.cached = n_cached * line.frame_bytes;
     line.filled = n_slots * group.geometry.token_bytes();
     line.shared = group.pool.n_shared() * line.frame_bytes;
     line.wasted = line.used - line.filled;
     summary.allocated += line.allocated;
     summary.used += line.used;
+    summary.cached += line.cached;
     summary.filled += line.filled;
     summary.shared += line.shared;
     summary.wasted += line.wasted;
@@ -123,6 +134,7 @@ MemorySummary KvCache::memory_summary() const {
 }
 
 void KvCache::check_invariants() const {
+  if (impl_->tree != nullptr) impl_->tree->check_invariants();
   for (std::size_t i = 0; i < impl_->open.size(); ++i) {
     const Sequence::State& state = *impl_->open[i];
     KVASIR_CHECK(state.open_idx == i);
@@ -144,6 +156,9 @@ void KvCache::check_invariants() const {
         KVASIR_CHECK(table.frames()[i] == (live ? group.pool.frame(table.page(i)) : nullptr));
         if (live) ++owners[table.page(i)];
       }
+    }
+    for (std::size_t page = 0; page < group.in_tree.size(); ++page) {
+      if (group.in_tree[page]) ++owners[page];
     }
     group.pool.check_invariants(owners);  // I1, I3
   }

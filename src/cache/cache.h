@@ -1,11 +1,14 @@
 // The KV cache: sequences of tokens over shared pages, inside a hard byte budget.
 //
+// Pages of ended sequences stay for later prompts that begin with the same tokens, in a prefix tree
+// (prefix/tree.h), until their bytes are wanted.
+//
 // Invariants (check_invariants walks them; tests cite the numbers)
-// I1 Every frame is free or owned by at least one page table entry; reference counts equal the
-//    entries that name the page.
+// I1 Every frame is free or owned by at least one page table or the prefix tree; reference counts
+//    equal the entries that name the page.
 // I2 A page that more than one sequence names is never written: append copies a shared filling page
 //    first (copy-on-write).
-// I3 Bytes reserved in the budget = bytes of arenas; used = frames named by a table.
+// I3 Bytes reserved in the budget = bytes of arenas; used = frames named by a table or the tree.
 // I4 A table of a full-attention group covers all its tokens; a window group's covers at least the
 //    last `window` of them.
 // Thread safety: one engine thread; views may be read by kernel threads while a step runs.
@@ -13,14 +16,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "cache/page/byte_budget.h"
 #include "cache/page/geometry.h"
 #include "cache/page/paged_kv_view.h"
+#include "cache/policy/eviction.h"
+#include "cache/prefix/match.h"
+#include "cache/prefix/page_key.h"
 
 namespace kvasir::cache {
 
@@ -38,6 +46,11 @@ struct CacheOptions {
   CodecId codec_v = CodecId::kF16;
   int page_tokens = 64;
   HeadOrder head_order = HeadOrder::kSplit;
+  /// The most that pages of the prefix tree may take, those that open sequences use as well
+  /// included; 0: nothing is kept. Beside it the budget holds: what it lacks, unused pages give.
+  std::uint64_t prefix_bytes = 0;
+  EvictionPolicy eviction = EvictionPolicy::kCost;
+  const Clock* clock = nullptr;  ///< must outlive the cache; null: the system's
 };
 
 /// Bytes, exact. For every group and in sum:
@@ -49,14 +62,15 @@ struct MemorySummary {
     std::uint64_t frame_bytes = 0;
     std::uint64_t n_pages_used = 0, n_pages_free = 0;
     std::uint64_t allocated = 0;  ///< arenas obtained from the system
-    std::uint64_t used = 0;       ///< frames some sequence names
+    std::uint64_t used = 0;       ///< frames some sequence or the prefix tree names
+    std::uint64_t cached = 0;     ///< of those, frames that only the prefix tree names
     std::uint64_t filled = 0;     ///< of those, bytes of slots that hold a token
     std::uint64_t shared = 0;  ///< bytes saved by sharing: sum over pages of (owners - 1) * frame
     std::uint64_t wasted = 0;  ///< used - filled: empty slots of filling pages, and padding
   };
   std::vector<Group> groups;
   std::uint64_t n_sequences = 0;
-  std::uint64_t allocated = 0, used = 0, filled = 0, shared = 0, wasted = 0;
+  std::uint64_t allocated = 0, used = 0, cached = 0, filled = 0, shared = 0, wasted = 0;
   std::uint64_t reserved_kv = 0, reserved_weights = 0, reserved_scratch = 0, budget = 0;
   /// A table for people, one line per owner and group.
   std::string to_string() const;
@@ -88,6 +102,12 @@ class Sequence {
   /// would see; the sequence is unchanged, and the caller recomputes from 0.
   Status truncate(int n_tokens);
 
+  /// Keeps the full pages for later prompts: `tokens` are the sequence's, from the first on, under
+  /// the scope that `root` names, always the same one. A page that an other sequence has published
+  /// meanwhile takes the place of ours: they are equal. `seconds_per_token` is what computing took.
+  /// Call when the pages' bytes are complete. Cost: one SHA-256 per new page.
+  void publish(const PageKey& root, std::span<const TokenId> tokens, double seconds_per_token);
+
   /// Frees the pages of window groups that no later query can see. Call after a step.
   void free_below_windows();
 
@@ -110,6 +130,17 @@ class KvCache {
   ~KvCache();  ///< Requires: no open sequence.
 
   Sequence open();
+  /// A sequence that begins with what is kept of `tokens` under `root`: whole pages shared, the
+  /// equal first slots of one more page copied. At least the last token is left to compute.
+  /// `match.position` is its length; the rest of `match` says why it ends there.
+  Sequence open(const PageKey& root, std::span<const TokenId> tokens, Match& match);
+
+  /// Gives up the page of the prefix tree that is worth the least. False: there is none that no
+  /// sequence uses.
+  bool evict_one();
+  /// Gives up every page that no sequence uses.
+  void evict_all();
+
   const CacheOptions& options() const;
   MemorySummary memory_summary() const;
   /// Aborts with a message if I1..I4 do not hold. Cost: O(pages).

@@ -9,6 +9,7 @@
 #include "cache/page/geometry.h"
 #include "cache/page/pool.h"
 #include "cache/page/table.h"
+#include "cache/prefix/tree.h"
 
 namespace kvasir::cache {
 
@@ -23,6 +24,7 @@ class KvCache::Impl {
     GroupSpec spec;
     PageGeometry geometry;
     PagePool pool;
+    std::vector<bool> in_tree;  ///< by page id: the prefix tree is one of its owners
   };
   /// Where a layer of the model lives.
   struct LayerPlace {
@@ -31,10 +33,30 @@ class KvCache::Impl {
   };
 
   Impl(CacheOptions cache_options, ByteBudget& byte_budget)
-      : options(std::move(cache_options)), budget(byte_budget) {}
+      : options(std::move(cache_options)),
+        budget(byte_budget),
+        clock(options.clock != nullptr ? *options.clock : steady_clock) {
+    if (options.prefix_bytes == 0) return;
+    PrefixTree::Options tree_options;
+    tree_options.page_tokens = options.page_tokens;
+    tree = std::make_unique<PrefixTree>(tree_options);
+  }
+
+  /// `n` pages of a group, for which unused pages of the prefix tree are given up if need be.
+  /// Errors: kExhausted; nothing is allocated.
+  Status allocate(std::size_t group_idx, int n, std::vector<PageId>& pages);
+  bool evict_one();
+  double now() const { return clock.now_seconds(); }
+  void add_tree_owner(std::span<const PageId> pages);
+  void drop_tree_owner(std::span<const PageId> pages);
+  /// The most whole pages of `match` after which every group has what a query sees.
+  std::size_t usable_pages(const Match& match, int n_partial) const;
 
   const CacheOptions options;
   ByteBudget& budget;
+  SteadyClock steady_clock;
+  const Clock& clock;
+  std::unique_ptr<PrefixTree> tree;  ///< null: nothing is kept
   std::vector<std::unique_ptr<Group>> groups;
   std::vector<LayerPlace> layers;  ///< by model layer number
   /// Open sequences, for the walks of check_invariants and memory_summary. Order is of no meaning.
@@ -51,6 +73,11 @@ struct Sequence::State {
   std::size_t open_idx;  ///< of this state in cache.open
   int n_tokens = 0;
   std::vector<PageTable> tables;  ///< one per group
+  /// The nodes of the first pages in the prefix tree; the last one is locked.
+  std::vector<NodeId> path;
+
+  void set_path(std::span<const NodeId> nodes);
+  void extend_path(NodeId node);
 };
 
 /// The first token that a query at position `n_tokens`, the next one, sees: 0 without a window.

@@ -16,6 +16,7 @@ Sequence::State::State(KvCache::Impl& cache_impl)
 }
 
 Sequence::State::~State() {
+  set_path({});
   cache.open[open_idx] = cache.open.back();
   cache.open[open_idx]->open_idx = open_idx;
   cache.open.pop_back();
@@ -46,7 +47,7 @@ Status Sequence::append(int n) {
   std::vector<std::vector<PageId>> fresh(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const int n_pages = state.tables[g].pages_needed(state.n_tokens, n);
-    Status status = groups[g]->pool.allocate(n_pages, fresh[g]);
+    Status status = state.cache.allocate(g, n_pages, fresh[g]);
     if (status) continue;
     for (std::size_t done = g; done > 0; --done) {
       auto& pages = fresh[done - 1];
@@ -69,6 +70,7 @@ Result<Sequence> Sequence::fork() const {
   copy->n_tokens = state_->n_tokens;
   copy->tables.reserve(state_->tables.size());
   for (const PageTable& table : state_->tables) copy->tables.push_back(table.share());
+  copy->set_path(state_->path);
   return Sequence(std::move(copy));
 }
 
@@ -93,6 +95,11 @@ Status Sequence::truncate(int n_tokens) {
   }
   for (PageTable& table : state.tables) table.truncate(n_tokens);
   state.n_tokens = n_tokens;
+  const std::size_t n_full = static_cast<std::size_t>(n_tokens / page_tokens);
+  if (state.path.size() > n_full) {
+    const std::vector<NodeId> path = state.path;
+    state.set_path(std::span(path).first(n_full));
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "engine/key_scope.h"
 
 namespace kvasir::engine {
 namespace {
@@ -71,6 +72,7 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   const int n_threads = options.n_threads > 0 ? options.n_threads : ThreadPool::usable_cpus();
   engine->pool_ = std::make_unique<ThreadPool>(n_threads);
   engine->budget_ = std::make_unique<cache::ByteBudget>(options.budget_bytes);
+  if (options.prefix_bytes > 0) fingerprint_model(file, *engine->pool_, engine->key_scope_);
   model::LoadOptions load_options;
   load_options.activations = options.activations;
   load_options.progress = std::move(progress);
@@ -88,7 +90,16 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
           : static_cast<int>(
                 round_up(static_cast<std::uint64_t>(engine->n_ctx_), cache::kStripTokens));
   cache_options.head_order = options.head_order;
+  cache_options.prefix_bytes = options.prefix_bytes;
   KVASIR_ASSIGN_OR_RETURN(engine->cache_, cache::KvCache::create(cache_options, *engine->budget_));
+  cache::KeyScope& scope = engine->key_scope_;
+  scope.salt = options.salt;
+  scope.codec_k = options.codec_k;
+  scope.codec_v = options.codec_v;
+  scope.page_tokens = cache_options.page_tokens;
+  scope.head_order = options.head_order;
+  scope.activations = options.activations == model::ActivationMode::kInt8 ? "int8" : "f32";
+  if (options.prefix_bytes > 0) engine->root_key_ = cache::root_key(scope);
   engine->load_seconds_ = clock.now_seconds() - start;
   return engine;
 }
@@ -138,7 +149,9 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
   // `items` views vectors whose elements moved while `views` grew: bind them now.
   for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
   // Before anything is computed: what does not fit must not have been allocated.
-  Status status = charge_scratch(model_->scratch_bytes_after(items, pool_->n_threads()));
+  const std::uint64_t scratch = model_->scratch_bytes_after(items, pool_->n_threads());
+  Status status = charge_scratch(scratch);
+  while (!status && cache_->evict_one()) status = charge_scratch(scratch);
   if (!status) {
     status = Error{status.error().code, status.error().message + "; a smaller batch needs less"};
   }

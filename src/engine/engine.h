@@ -43,6 +43,10 @@ struct EngineOptions {
   int page_tokens = 64;
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;
   PoolLayout pool_layout = PoolLayout::kUnified;
+
+  /// The most that K and V of ended sequences may take, kept for prompts that begin alike; 0: none.
+  std::uint64_t prefix_bytes = 0;
+  std::string salt;  ///< namespace of these; nothing is shared across
 };
 
 class Engine {
@@ -68,6 +72,9 @@ class Engine {
   cache::KvCache& cache() { return *cache_; }
   ThreadPool& pool() { return *pool_; }
   int n_threads() const { return pool_->n_threads(); }
+  /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: empty.
+  const cache::KeyScope& key_scope() const { return key_scope_; }
+  const cache::PageKey& root_key() const { return root_key_; }
   /// Bytes by owner; scratch as kernels hold it at present.
   cache::MemorySummary memory_summary();
 
@@ -99,6 +106,8 @@ class Engine {
   std::uint64_t scratch_charged_ = 0;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<cache::KvCache> cache_;
+  cache::KeyScope key_scope_;
+  cache::PageKey root_key_;
 };
 
 }  // namespace kvasir::engine

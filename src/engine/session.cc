@@ -8,6 +8,43 @@
 
 namespace kvasir::engine {
 
+PromptReport Session::recall(std::span<const TokenId> tokens) {
+  const int n_prompt = static_cast<int>(tokens.size());
+  const auto [old_end, new_end] =
+      std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end());
+  int n_common = static_cast<int>(new_end - tokens.begin());
+  PromptReport report;
+  report.n_prompt = n_prompt;
+  if (n_common >= n_prompt - 1) {  // something must be computed to have logits
+    n_common = n_prompt - 1;
+    report.end = cache::MatchEnd::kLastToken;
+  } else if (old_end != tokens_.end()) {
+    report.end = cache::MatchEnd::kFirstDifference;
+    report.cached = *old_end;
+    report.wanted = *new_end;
+  }
+  // A window group may no longer have what a query there would see.
+  if (!sequence_.truncate(n_common)) n_common = 0;
+  if (n_common < n_prompt - 1) {
+    cache::Match match;
+    cache::Sequence other = engine_.cache().open(engine_.root_key(), tokens, match);
+    if (match.position > n_common || n_common == 0) {
+      sequence_ = std::move(other);
+      n_common = match.position;
+      report.end = match.end;
+      report.cached = match.cached;
+      report.wanted = match.wanted;
+    }
+  }
+  report.n_reused = n_common;
+  tokens_.assign(tokens.begin(), tokens.begin() + n_common);
+  return report;
+}
+
+void Session::publish(double seconds_per_token) {
+  sequence_.publish(engine_.root_key(), tokens_, seconds_per_token);
+}
+
 Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
                                      const std::function<void(int, int)>& progress,
                                      const std::atomic<bool>* stop) {
@@ -20,21 +57,7 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
                  fmt::format("prompt: does not fit the context; got {} tokens, want at most {}",
                              n_prompt, engine_.n_ctx())};
   }
-  const auto [old_end, new_end] =
-      std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end());
-  int n_common = static_cast<int>(new_end - tokens.begin());
-  n_common = std::min(n_common, n_prompt - 1);  // something must be computed to have logits
-  if (!sequence_.truncate(n_common)) {
-    // A window group no longer has what a query here would see.
-    sequence_.close();
-    sequence_ = engine_.cache().open();
-    n_common = 0;
-  }
-  tokens_.resize(static_cast<std::size_t>(n_common));
-
-  PromptReport report;
-  report.n_prompt = n_prompt;
-  report.n_reused = n_common;
+  PromptReport report = recall(tokens);
   const SteadyClock clock;
   const double start = clock.now_seconds();
   while (n_tokens() < n_prompt) {
@@ -47,8 +70,10 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
     const auto chunk = tokens.subspan(tokens_.size(), static_cast<std::size_t>(n_chunk));
     const bool is_last = n_tokens() + n_chunk == n_prompt;
     const Engine::Step step{&sequence_, chunk, is_last ? 1 : 0};
+    const double begin = clock.now_seconds();
     KVASIR_RETURN_IF_ERROR(engine_.forward({&step, 1}, logits_));
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
+    publish((clock.now_seconds() - begin) / n_chunk);
     report.n_computed += n_chunk;
     if (progress) progress(n_tokens(), n_prompt);
   }
@@ -58,8 +83,11 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
 
 Status Session::push(TokenId token) {
   const Engine::Step step{&sequence_, {&token, 1}, 1};
+  const SteadyClock clock;
+  const double begin = clock.now_seconds();
   KVASIR_RETURN_IF_ERROR(engine_.forward({&step, 1}, logits_));
   tokens_.push_back(token);
+  publish(clock.now_seconds() - begin);
   return {};
 }
 

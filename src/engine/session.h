@@ -18,8 +18,12 @@ namespace kvasir::engine {
 /// What became of a prompt.
 struct PromptReport {
   int n_prompt = 0;  ///< tokens of the prompt
-  int n_reused = 0;  ///< of them, found in the session's own history
+  int n_reused = 0;  ///< of them, found in the session's own history or in the prefix tree
   int n_computed = 0;
+  /// Why no more was reused, at token n_reused.
+  cache::MatchEnd end = cache::MatchEnd::kEndOfCache;
+  /// The tokens there, for kFirstDifference.
+  TokenId cached = -1, wanted = -1;
   double seconds = 0;  ///< of computing
 };
 
@@ -28,11 +32,12 @@ class Session {
   /// `engine` must outlive the session.
   explicit Session(Engine& engine) : engine_(engine), sequence_(engine.cache().open()) {}
 
-  /// Makes the history equal `tokens`: keeps the K/V of the longest common prefix, computes the
-  /// rest in chunks of n_batch, and leaves the logits of the last token. At least one token is
-  /// always computed. `progress(done, total)` runs after each chunk; when `stop` becomes true the
-  /// work ends after the running chunk with kCancelled, and the same call later resumes there.
-  /// Errors: kInvalidArgument (no tokens, an id out of range), kExhausted (context, budget).
+  /// Makes the history equal `tokens`: keeps the K/V of the longest prefix that this session or,
+  /// with EngineOptions::prefix_bytes, any earlier one has computed, computes the rest in chunks of
+  /// n_batch, and leaves the logits of the last token. At least one token is always computed.
+  /// `progress(done, total)` runs after each chunk; when `stop` becomes true the work ends after
+  /// the running chunk with kCancelled, and the same call later resumes there. Errors:
+  /// kInvalidArgument (no tokens, an id out of range), kExhausted (context, budget).
   Result<PromptReport> prompt(std::span<const TokenId> tokens,
                               const std::function<void(int, int)>& progress = {},
                               const std::atomic<bool>* stop = nullptr);
@@ -55,6 +60,11 @@ class Session {
   Result<Session> fork() const;
 
  private:
+  /// Cuts the history, or begins it anew, so that it is the longest known prefix of `tokens`.
+  PromptReport recall(std::span<const TokenId> tokens);
+  /// Publishes what has been computed.
+  void publish(double seconds_per_token);
+
   Engine& engine_;
   cache::Sequence sequence_;
   std::vector<TokenId> tokens_;

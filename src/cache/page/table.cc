@@ -51,6 +51,27 @@ void PageTable::grow(int n_tokens, const std::vector<PageId>& fresh) {
   }
 }
 
+void PageTable::begin_with(std::span<const PageId> pages, int first_live) {
+  KVASIR_CHECK(pages_.empty() && 0 <= first_live && first_live <= static_cast<int>(pages.size()));
+  first_live_ = first_live;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const bool is_live = i >= static_cast<std::size_t>(first_live);
+    KVASIR_CHECK(!is_live || pages[i] != kNoPage);
+    if (is_live) pool_->add_owner(pages[i]);
+    pages_.push_back(is_live ? pages[i] : kNoPage);
+    frames_.push_back(is_live ? pool_->frame(pages[i]) : nullptr);
+  }
+}
+
+void PageTable::replace(int page_idx, PageId page) {
+  const auto idx = static_cast<std::size_t>(page_idx);
+  KVASIR_CHECK(pages_[idx] != kNoPage && page != kNoPage);
+  pool_->add_owner(page);
+  pool_->drop_owner(pages_[idx]);
+  pages_[idx] = page;
+  frames_[idx] = pool_->frame(page);
+}
+
 void PageTable::truncate(int n_tokens) {
   const int n_kept = pages_for(n_tokens, geometry_->page_tokens());
   while (n_pages() > n_kept) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cache/page/geometry.h"
@@ -34,6 +35,13 @@ class PageTable {
   /// Makes the slots [n_tokens, n_tokens + n_new) writable with the pages `fresh`, which become the
   /// table's own. Requires: fresh.size() == pages_needed(n_tokens, n_new).
   void grow(int n_tokens, const std::vector<PageId>& fresh);
+
+  /// Begins an empty table with pages that others own too; those below `first_live` are freed ones,
+  /// whatever `pages` says. Requires: the others are no kNoPage.
+  void begin_with(std::span<const PageId> pages, int first_live);
+
+  /// Puts an equal page of somebody else in a page's place. Requires: neither is kNoPage.
+  void replace(int page_idx, PageId page);
 
   /// Drops the pages that hold none of the first `n_tokens` tokens.
   void truncate(int n_tokens);

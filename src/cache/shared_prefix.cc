@@ -1,0 +1,180 @@
+// Pages that outlive their sequence: published to the prefix tree, found again by later prompts,
+// given up when their bytes are wanted.
+#include <algorithm>
+#include <utility>
+
+#include "cache/cache.h"
+#include "cache/impl.h"
+#include "cache/page/copy.h"
+
+namespace kvasir::cache {
+
+void KvCache::Impl::add_tree_owner(std::span<const PageId> pages) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (pages[g] == kNoPage) continue;
+    groups[g]->pool.add_owner(pages[g]);
+    std::vector<bool>& in_tree = groups[g]->in_tree;
+    if (pages[g] >= in_tree.size()) in_tree.resize(pages[g] + std::size_t{1});
+    in_tree[pages[g]] = true;
+  }
+}
+
+void KvCache::Impl::drop_tree_owner(std::span<const PageId> pages) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (pages[g] == kNoPage) continue;
+    groups[g]->in_tree[pages[g]] = false;
+    groups[g]->pool.drop_owner(pages[g]);
+  }
+}
+
+bool KvCache::Impl::evict_one() {
+  if (tree == nullptr) return false;
+  const std::optional<Evicted> evicted = tree->evict_one(now(), options.eviction);
+  if (evicted) drop_tree_owner(evicted->pages);
+  return evicted.has_value();
+}
+
+Status KvCache::Impl::allocate(std::size_t group_idx, int n, std::vector<PageId>& pages) {
+  while (true) {
+    Status status = groups[group_idx]->pool.allocate(n, pages);
+    if (status || status.error().code != ErrorCode::kExhausted || !evict_one()) return status;
+  }
+}
+
+bool KvCache::evict_one() { return impl_->evict_one(); }
+
+void KvCache::evict_all() {
+  while (impl_->evict_one()) {
+  }
+}
+
+void Sequence::State::set_path(std::span<const NodeId> nodes) {
+  if (cache.tree == nullptr) return;
+  const NodeId old = path.empty() ? NodeId{} : path.back();
+  if (!nodes.empty()) cache.tree->lock(nodes.back());
+  path.assign(nodes.begin(), nodes.end());
+  if (!old.is_none()) cache.tree->unlock(old);
+}
+
+void Sequence::State::extend_path(NodeId node) {
+  cache.tree->lock(node);
+  if (!path.empty()) cache.tree->unlock(path.back());
+  path.push_back(node);
+}
+
+std::size_t KvCache::Impl::usable_pages(const Match& match, int n_partial) const {
+  for (std::size_t n_pages = match.nodes.size(); n_pages > 0; --n_pages) {
+    const int n_slots = n_pages == match.nodes.size() ? n_partial : 0;
+    const int n_tokens = static_cast<int>(n_pages) * options.page_tokens + n_slots;
+    const auto has_all = [&](std::size_t g) {
+      const int first = first_visible(n_tokens, groups[g]->spec.window) / options.page_tokens;
+      for (auto i = static_cast<std::size_t>(first); i < n_pages; ++i) {
+        if (tree->pages(match.nodes[i])[g] == kNoPage) return false;
+      }
+      return true;
+    };
+    bool is_usable = true;
+    for (std::size_t g = 0; g < groups.size(); ++g) is_usable = is_usable && has_all(g);
+    if (is_usable) return n_pages;
+  }
+  return 0;
+}
+
+namespace {
+
+/// Fresh pages, one per group, with the first slots of the tree's page; empty when there is no room
+/// or a group no longer has the page.
+std::vector<PageId> copy_partial(KvCache::Impl& cache, NodeId node, int n_slots) {
+  std::vector<PageId> copies;
+  const std::span<const PageId> pages = cache.tree->pages(node);
+  if (std::find(pages.begin(), pages.end(), kNoPage) != pages.end()) return copies;
+  cache.tree->lock(node);  // room must not be made from what is to be copied
+  for (std::size_t g = 0; g < cache.groups.size(); ++g) {
+    KvCache::Impl::Group& group = *cache.groups[g];
+    if (!cache.allocate(g, 1, copies)) break;
+    copy_slots(group.geometry, n_slots, group.pool.frame(cache.tree->pages(node)[g]),
+               group.pool.frame(copies.back()));
+  }
+  cache.tree->unlock(node);
+  if (copies.size() == cache.groups.size()) return copies;
+  for (std::size_t g = 0; g < copies.size(); ++g) cache.groups[g]->pool.drop_owner(copies[g]);
+  return {};
+}
+
+}  // namespace
+
+Sequence KvCache::open(const PageKey& root, std::span<const TokenId> tokens, Match& match) {
+  Sequence sequence = open();
+  match = {};
+  Impl& cache = *impl_;
+  if (cache.tree == nullptr) return sequence;
+  match = cache.tree->match(root, tokens);
+
+  Sequence::State& state = *sequence.state_;
+  const std::size_t n_usable = cache.usable_pages(match, match.n_partial);
+  if (n_usable < match.nodes.size()) {  // a window has passed
+    match.n_partial = 0;
+    match.end = MatchEnd::kEvicted;
+  }
+  match.nodes.resize(n_usable);
+  state.set_path(match.nodes);
+  std::vector<PageId> copies;
+  if (match.n_partial > 0) copies = copy_partial(cache, match.partial, match.n_partial);
+  if (copies.empty()) match.n_partial = 0;
+  if (match.n_partial == 0) match.partial = {};
+  match.position = static_cast<int>(n_usable) * cache.options.page_tokens + match.n_partial;
+
+  for (std::size_t g = 0; g < cache.groups.size(); ++g) {
+    std::vector<PageId> pages;
+    for (const NodeId node : match.nodes) pages.push_back(cache.tree->pages(node)[g]);
+    if (!copies.empty()) pages.push_back(copies[g]);
+    const int first = first_visible(match.position, cache.groups[g]->spec.window);
+    const int n_pages = static_cast<int>(pages.size());
+    state.tables[g].begin_with(pages, std::min(first / cache.options.page_tokens, n_pages));
+    if (!copies.empty()) cache.groups[g]->pool.drop_owner(copies[g]);  // the table's now
+  }
+  state.n_tokens = match.position;
+  cache.tree->touch(match.nodes, cache.now());
+  return sequence;
+}
+
+void Sequence::publish(const PageKey& root, std::span<const TokenId> tokens,
+                       double seconds_per_token) {
+  KVASIR_CHECK(is_open());
+  State& state = *state_;
+  KvCache::Impl& cache = state.cache;
+  if (cache.tree == nullptr) return;
+  const auto page_tokens = static_cast<std::size_t>(cache.options.page_tokens);
+  const std::size_t n_tokens = std::min(tokens.size(), static_cast<std::size_t>(state.n_tokens));
+  while ((state.path.size() + 1) * page_tokens <= n_tokens) {
+    const std::size_t page_idx = state.path.size();
+    std::vector<PageId> pages;
+    SealedPage page;
+    for (std::size_t g = 0; g < cache.groups.size(); ++g) {
+      pages.push_back(state.tables[g].page(static_cast<int>(page_idx)));
+      if (pages.back() != kNoPage) page.bytes += cache.groups[g]->pool.frame_bytes();
+    }
+    if (page.bytes == 0) return;  // all groups have windows, and all have passed
+    page.tokens = tokens.subspan(page_idx * page_tokens, page_tokens);
+    page.pages = pages;
+    page.compute_seconds = seconds_per_token * static_cast<double>(page_tokens);
+    const PrefixTree::Insert insert =
+        page_idx == 0 ? cache.tree->insert(root, page, cache.now())
+                      : cache.tree->insert(state.path.back(), page, cache.now());
+    if (insert.node.is_none()) return;  // the page before was found damaged meanwhile
+    if (insert.is_new) {
+      cache.add_tree_owner(pages);
+    } else {
+      const std::span<const PageId> theirs = cache.tree->pages(insert.node);
+      for (std::size_t g = 0; g < pages.size(); ++g) {
+        if (pages[g] == kNoPage || theirs[g] == kNoPage || pages[g] == theirs[g]) continue;
+        state.tables[g].replace(static_cast<int>(page_idx), theirs[g]);
+      }
+    }
+    state.extend_path(insert.node);
+  }
+  while (cache.tree->counts().bytes > cache.options.prefix_bytes && cache.evict_one()) {
+  }
+}
+
+}  // namespace kvasir::cache
