@@ -161,20 +161,21 @@ Status bench_rows(const BenchFlags& flags) {
   engine::Engine& engine = *loaded;
   ProgressBar bar("bench");
   const auto progress = [&](const std::string& note) { bar.update(0, note); };
-  KVASIR_ASSIGN_OR_RETURN(const auto rows,
+  KVASIR_ASSIGN_OR_RETURN(const eval::ThroughputReport done,
                           eval::throughput(engine, options, progress, &interrupted()));
   const Setting setting = setting_of(engine);
   if (flags.output == "md") {
-    print_markdown(setting, rows);
-    if (flags.with_roofline) print_rooflines(rows);
-    return {};
+    print_markdown(setting, done.rows);
+    if (flags.with_roofline) print_rooflines(done.rows);
+  } else {
+    nlohmann::json all = nlohmann::json::array();
+    for (const eval::ThroughputRow& row : done.rows) {
+      all.push_back(row_json(setting, row));
+      if (row.roofline) all.back()["roofline"] = roofline_json(row);
+    }
+    print(dump(all) + "\n");
   }
-  nlohmann::json all = nlohmann::json::array();
-  for (const eval::ThroughputRow& row : rows) {
-    all.push_back(row_json(setting, row));
-    if (row.roofline) all.back()["roofline"] = roofline_json(row);
-  }
-  print(dump(all) + "\n");
+  if (done.error) return *done.error;  // after what was done before
   return {};
 }
 

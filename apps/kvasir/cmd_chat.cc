@@ -210,7 +210,7 @@ Chat::Next Chat::command(const std::string& line) {
 void add_chat(CLI::App& app, std::vector<Command>& commands) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* sub = app.add_subcommand("chat", "a conversation that keeps its KV between turns");
-  flags->model.add(*sub, ModelFlags::Set::kEngine);
+  flags->model.add(*sub, ModelFlags::Set::kPrompts);
   flags->sampling.add(*sub);
   sub->add_option("--system,--system-prompt", flags->system, "a system message before it");
   sub->footer(

@@ -17,7 +17,7 @@ struct RunFlags {
   SamplingFlags sampling;
   std::vector<std::string> words;
   std::string prompt, file, system, ids;
-  bool raw = false, json = false, memory = false;
+  bool raw = false, json = false, memory = false, explain = false;
 };
 
 /// Something is piped or redirected in: `cat x | kvasir run "Summarise"`.
@@ -109,6 +109,7 @@ Exit run(const RunFlags& flags) {
     print("\n");
     say("{}\n", figures(*result, memory));
     if (flags.memory) write_stderr(memory.to_string());
+    if (flags.explain) say("{}\n", explain(result->prompt, (*engine)->tokenizer()));
   }
   note_full_context(*result, (*engine)->n_ctx(), "");
   if (result->error) return report(*result->error);
@@ -120,7 +121,7 @@ Exit run(const RunFlags& flags) {
 void add_run(CLI::App& app, std::vector<Command>& commands) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* sub = app.add_subcommand("run", "answer one prompt (argument, file, pipe)");
-  flags->model.add(*sub, ModelFlags::Set::kEngine);
+  flags->model.add(*sub, ModelFlags::Set::kPrompts);
   flags->sampling.add(*sub);
   // Many single values rather than one list: of a list CLI11 would take "[a, b]" apart.
   auto* words = sub->add_option("prompt", flags->words,
@@ -141,6 +142,8 @@ void add_run(CLI::App& app, std::vector<Command>& commands) {
                             "tokens, such as <|im_end|>, are the tokens");
   sub->add_flag("--json", flags->json, "one JSON object: text, ids, usage, timings, memory");
   sub->add_flag("--memory", flags->memory, "print bytes by owner at the end");
+  sub->add_flag("--explain", flags->explain,
+                "say what of the prompt was not computed again, and why no more");
   ids->excludes(words)->excludes(prompt)->excludes(file)->excludes(system);
   prompt->excludes(words);
   raw->excludes(system);

@@ -71,7 +71,8 @@ Result<cache::CodecId> parse_kv_type(const char* flag, const std::string& name) 
                fmt::format("{}: got '{}', want f32, f16 or bf16", flag, name)};
 }
 
-std::string default_model_path() {
+/// The user's cache directory for this program.
+std::string user_cache_directory() {
   const char* cache_home = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   std::string base;
@@ -80,10 +81,22 @@ std::string default_model_path() {
   } else if (home != nullptr) {
     base = std::string(home) + "/.cache";
   }
-  return base + "/kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return base + "/kvasir";
+}
+
+std::string default_model_path() {
+  return user_cache_directory() + "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+Result<std::uint64_t> bytes_of(const char* flag, const std::string& text) {
+  const auto bytes = parse_bytes(text);
+  if (bytes) return *bytes;
+  return Error{ErrorCode::kInvalidArgument, fmt::format("{}: {}", flag, bytes.error().message)};
 }
 
 }  // namespace
+
+std::string default_kv_directory() { return user_cache_directory() + "/kv"; }
 
 Exit exit_code(const Error& error) {
   switch (error.code) {
@@ -144,6 +157,18 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("--page-tokens", page_tokens_, "16..512 (a power of two), or contiguous");
   app.add_option("--kv-heads", head_order_, "split or interleaved");
   app.add_option("--kv-pool", pool_layout_, "unified or per-layer");
+  keeps_ = set == Set::kPrompts;
+  if (!keeps_) return;
+  app.add_option("--cache-ram", cache_ram_,
+                 "the most that K and V of earlier prompts may take in memory; 0: keep none");
+  auto* directory = app.add_option("--kv-dir", kv_dir_,
+                                   "where they outlive the process (default: kv in the user's\n"
+                                   "cache directory)");
+  app.add_option("--kv-disk", kv_disk_, "the most that they may take there");
+  app.add_option("--kv-load", kv_load_,
+                 "auto: from the disk while that is faster than computing; always");
+  app.add_flag("--no-kv-dir", no_kv_dir_, "leave nothing on the disk")->excludes(directory);
+  app.add_option("--cache-salt", salt_, "share nothing with prompts of another salt");
 }
 
 Result<std::string> ModelFlags::path() const {
@@ -178,9 +203,16 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
                                                    {{"int8", model::ActivationMode::kInt8},
                                                     {"f32", model::ActivationMode::kFloat32}}));
   if (!budget_.empty()) {
-    const auto bytes = parse_bytes(budget_);
-    if (!bytes) return Error{ErrorCode::kInvalidArgument, "--kv-budget: " + bytes.error().message};
-    options.budget_bytes = *bytes;
+    KVASIR_ASSIGN_OR_RETURN(options.budget_bytes, bytes_of("--kv-budget", budget_));
+  }
+  if (keeps_) {
+    KVASIR_ASSIGN_OR_RETURN(options.prefix_bytes, bytes_of("--cache-ram", cache_ram_));
+    KVASIR_ASSIGN_OR_RETURN(options.kv_disk_bytes, bytes_of("--kv-disk", kv_disk_));
+    KVASIR_ASSIGN_OR_RETURN(options.always_load, choose<bool>("--kv-load", kv_load_,
+                                                              {{"auto", false}, {"always", true}}));
+    options.salt = salt_;
+    const bool uses_disk = !no_kv_dir_ && options.prefix_bytes > 0 && options.kv_disk_bytes > 0;
+    if (uses_disk) options.kv_dir = kv_dir_.empty() ? default_kv_directory() : kv_dir_;
   }
   if (page_tokens_ == "contiguous") {
     options.page_tokens = 0;
@@ -208,7 +240,14 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
 
 Result<std::unique_ptr<engine::Engine>> ModelFlags::load() const {
   KVASIR_ASSIGN_OR_RETURN(const engine::EngineOptions options, engine_options());
-  return load(options);
+  KVASIR_ASSIGN_OR_RETURN(auto engine, load(options));
+  if (const auto& error = engine->kv_dir_error(); error) {
+    if (!kv_dir_.empty()) {  // asked for by name
+      return Error{ErrorCode::kCorruption, "--kv-dir: " + error->message};
+    }
+    say("kvasir: note: prompts are not kept on the disk: {}\n", error->message);
+  }
+  return engine;
 }
 
 Result<std::unique_ptr<engine::Engine>> ModelFlags::load(const engine::EngineOptions& options) {

@@ -42,12 +42,16 @@ struct Command {
 
 void add_run(CLI::App& app, std::vector<Command>& commands);
 void add_chat(CLI::App& app, std::vector<Command>& commands);
+void add_cache(CLI::App& app, std::vector<Command>& commands);
 void add_inspect(CLI::App& app, std::vector<Command>& commands);
 void add_tokenize(CLI::App& app, std::vector<Command>& commands);
 void add_doctor(CLI::App& app, std::vector<Command>& commands);
 void add_bench(CLI::App& app, std::vector<Command>& commands);
 void add_eval(CLI::App& app, std::vector<Command>& commands);
 void add_trace(CLI::App& app, std::vector<Command>& commands);
+
+/// Where prompts are kept unless --kv-dir says otherwise.
+std::string default_kv_directory();
 
 /// Gives every option below `app` the same care: an empty value is an error, and so is a number
 /// that is none; the message says what was wanted.
@@ -56,7 +60,8 @@ void check_values(CLI::App& app);
 /// -m and everything that decides how a model is loaded; `load` turns it into an engine.
 class ModelFlags {
  public:
-  enum class Set { kModelOnly, kEngine };
+  /// kPrompts: kEngine, and where prompts that were computed are kept.
+  enum class Set { kModelOnly, kEngine, kPrompts };
   void add(CLI::App& app, Set set);
   /// The model's path: -m, then $KVASIR_MODEL, then the default model in the user's cache
   /// directory. Errors: kInvalidArgument saying how to get one.
@@ -71,6 +76,9 @@ class ModelFlags {
   int n_ctx_ = 0, n_threads_ = 0, n_batch_ = 512;
   std::string kv_type_ = "f16", kv_type_k_, kv_type_v_, act_ = "int8", budget_;
   std::string page_tokens_ = "64", head_order_ = "split", pool_layout_ = "unified";
+  // Of commands that keep what they computed.
+  bool keeps_ = false, no_kv_dir_ = false;
+  std::string kv_dir_, kv_disk_ = "8G", kv_load_ = "auto", cache_ram_ = "1G", salt_;
 };
 
 /// Sampling and stopping.

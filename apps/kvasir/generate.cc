@@ -70,6 +70,20 @@ std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
       format_bytes(memory.allocated), format_bytes(memory.used), answer.seed);
 }
 
+std::string explain(const engine::PromptReport& report, const text::Tokenizer& tokenizer) {
+  std::string text = fmt::format(
+      "reused {} of {} prompt tokens, {} of them from the disk; {} at token {}", report.n_reused,
+      report.n_prompt, report.n_loaded, cache::match_end_name(report.end), report.n_reused);
+  if (!report.scope_difference.empty()) {
+    text += fmt::format(": what is there has another {}", report.scope_difference);
+  }
+  if (report.end != cache::MatchEnd::kFirstDifference) return text;
+  const auto quoted = [&](TokenId token) {
+    return dump(nlohmann::json(tokenizer.piece(token, text::ParseSpecial::kYes)));
+  };
+  return text + fmt::format(": cached {}, wanted {}", quoted(report.cached), quoted(report.wanted));
+}
+
 void note_full_context(const Answer& answer, int n_ctx, const char* advice) {
   if (answer.finish_reason != "context_full") return;
   say("kvasir: note: the context of {} tokens is full{}\n", n_ctx, advice);
@@ -80,7 +94,10 @@ nlohmann::json usage_json(const Answer& answer) {
   return {{"prompt_tokens", answer.prompt.n_prompt},
           {"completion_tokens", n_answer},
           {"total_tokens", answer.prompt.n_prompt + n_answer},
-          {"prompt_tokens_details", {{"cached_tokens", answer.prompt.n_reused}}}};
+          {"prompt_tokens_details",
+           {{"cached_tokens", answer.prompt.n_reused},
+            {"disk_tokens", answer.prompt.n_loaded},
+            {"match_end", cache::match_end_name(answer.prompt.end)}}}};
 }
 
 nlohmann::json timings_json(const Answer& answer, double load_seconds) {

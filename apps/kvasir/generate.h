@@ -35,6 +35,10 @@ void note_full_context(const Answer& answer, int n_ctx, const char* advice);
 /// "prompt 31 tokens (512 tokens/s), answer 84 tokens (98 tokens/s), KV 2.8 MiB allocated, ..."
 std::string figures(const Answer& answer, const cache::MemorySummary& memory);
 
+/// "reused 4032 of 4100 prompt tokens, 4032 of them from the disk; first_difference at token 4032:
+/// cached ' sat', wanted ' ran'"
+std::string explain(const engine::PromptReport& report, const text::Tokenizer& tokenizer);
+
 nlohmann::json usage_json(const Answer& answer);
 nlohmann::json timings_json(const Answer& answer, double load_seconds);
 

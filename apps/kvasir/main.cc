@@ -71,6 +71,7 @@ int run(int argc, char** argv) {
   std::vector<Command> commands;
   add_run(app, commands);
   add_chat(app, commands);
+  add_cache(app, commands);
   add_inspect(app, commands);
   add_tokenize(app, commands);
   add_doctor(app, commands);

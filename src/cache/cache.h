@@ -32,6 +32,8 @@
 
 namespace kvasir::cache {
 
+class DiskTier;
+
 /// Layers that share one page table: same shape, same window.
 struct GroupSpec {
   std::vector<int> layers;  ///< the model's layer numbers, ascending
@@ -47,9 +49,13 @@ struct CacheOptions {
   int page_tokens = 64;
   HeadOrder head_order = HeadOrder::kSplit;
   /// The most that pages of the prefix tree may take, those that open sequences use as well
-  /// included; 0: nothing is kept. Beside it the budget holds: what it lacks, unused pages give.
+  /// included: beyond it only pages stay that are in use. 0: nothing is kept. Beside it the budget
+  /// holds: what it lacks, unused pages give.
   std::uint64_t prefix_bytes = 0;
   EvictionPolicy eviction = EvictionPolicy::kCost;
+  /// Below the prefix tree, which must not be off: published pages are written to it behind the
+  /// caller's back, and `open` brings back what the tree lacks. Must outlive the cache.
+  DiskTier* disk = nullptr;
   const Clock* clock = nullptr;  ///< must outlive the cache; null: the system's
 };
 
@@ -133,13 +139,19 @@ class KvCache {
   /// A sequence that begins with what is kept of `tokens` under `root`: whole pages shared, the
   /// equal first slots of one more page copied. At least the last token is left to compute.
   /// `match.position` is its length; the rest of `match` says why it ends there.
-  Sequence open(const PageKey& root, std::span<const TokenId> tokens, Match& match);
+  /// Pages on the disk are loaded as long as that is faster than `seconds_per_token`, what
+  /// computing them takes (0: not known): it never costs much more than a twentieth of computing
+  /// all.
+  Sequence open(const PageKey& root, std::span<const TokenId> tokens, Match& match,
+                double seconds_per_token = 0);
 
   /// Gives up the page of the prefix tree that is worth the least. False: there is none that no
   /// sequence uses.
   bool evict_one();
   /// Gives up every page that no sequence uses.
   void evict_all();
+  /// Waits until what was published is on the disk. False: it is not, after so long.
+  bool flush(double deadline_seconds);
 
   const CacheOptions& options() const;
   MemorySummary memory_summary() const;

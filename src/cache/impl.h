@@ -10,6 +10,8 @@
 #include "cache/page/pool.h"
 #include "cache/page/table.h"
 #include "cache/prefix/tree.h"
+#include "cache/tier/disk_tier.h"
+#include "cache/tier/write_behind.h"
 
 namespace kvasir::cache {
 
@@ -40,23 +42,46 @@ class KvCache::Impl {
     PrefixTree::Options tree_options;
     tree_options.page_tokens = options.page_tokens;
     tree = std::make_unique<PrefixTree>(tree_options);
+    if (options.disk == nullptr) return;
+    writer = std::make_unique<WriteBehind>(
+        [disk = options.disk](const PageRecord& record) { return disk->put(record); },
+        WriteBehindOptions(), steady_clock);
   }
 
   /// `n` pages of a group, for which unused pages of the prefix tree are given up if need be.
   /// Errors: kExhausted; nothing is allocated.
   Status allocate(std::size_t group_idx, int n, std::vector<PageId>& pages);
   bool evict_one();
+  /// Gives up unused pages beyond what the prefix tree may take.
+  void trim();
   double now() const { return clock.now_seconds(); }
   void add_tree_owner(std::span<const PageId> pages);
   void drop_tree_owner(std::span<const PageId> pages);
   /// The most whole pages of `match` after which every group has what a query sees.
   std::size_t usable_pages(const Match& match, int n_partial) const;
 
+  /// What the tree and the disk have of `tokens`; locks it by `state`'s path.
+  Match find(const PageKey& root, std::span<const TokenId> tokens, double seconds_per_token,
+             Sequence::State& state);
+
+  // The disk tier below the tree (disk_prefix.cc).
+  /// Hands a sealed page to the writer.
+  void write_behind(const PageKey& root, const PageKey& parent, NodeId node, std::size_t page_idx);
+  /// Brings the pages that follow `state.path` into the tree, and extends the path by them. Returns
+  /// why it stopped, when it was the disk's fault.
+  std::optional<MatchEnd> load_pages(const PageKey& root, std::span<const TokenId> tokens,
+                                     double seconds_per_token, Sequence::State& state);
+  struct PageLoad;
+  bool prepare(PageLoad& load, std::span<const TokenId> tokens);
+  bool adopt(PageLoad& load, const PageKey& root, double compute_seconds, Sequence::State& state);
+  void drop(PageLoad& load);
+
   const CacheOptions options;
   ByteBudget& budget;
   SteadyClock steady_clock;
   const Clock& clock;
-  std::unique_ptr<PrefixTree> tree;  ///< null: nothing is kept
+  std::unique_ptr<PrefixTree> tree;     ///< null: nothing is kept
+  std::unique_ptr<WriteBehind> writer;  ///< null: no disk
   std::vector<std::unique_ptr<Group>> groups;
   std::vector<LayerPlace> layers;  ///< by model layer number
   /// Open sequences, for the walks of check_invariants and memory_summary. Order is of no meaning.

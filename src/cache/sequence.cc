@@ -2,6 +2,7 @@
 // changes any of them, so a refused call leaves the sequence as it was.
 #include <fmt/core.h>
 
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,6 +18,7 @@ Sequence::State::State(KvCache::Impl& cache_impl)
 
 Sequence::State::~State() {
   set_path({});
+  cache.trim();
   cache.open[open_idx] = cache.open.back();
   cache.open[open_idx]->open_idx = open_idx;
   cache.open.pop_back();
@@ -46,8 +48,12 @@ Status Sequence::append(int n) {
 
   std::vector<std::vector<PageId>> fresh(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const int n_pages = state.tables[g].pages_needed(state.n_tokens, n);
-    Status status = state.cache.allocate(g, n_pages, fresh[g]);
+    int n_pages = 0;
+    Status status;
+    do {  // asked again each time: the page given up may be the filling one, then ours alone
+      n_pages = state.tables[g].pages_needed(state.n_tokens, n);
+      status = groups[g]->pool.allocate(n_pages, fresh[g]);
+    } while (!status && status.error().code == ErrorCode::kExhausted && state.cache.evict_one());
     if (status) continue;
     for (std::size_t done = g; done > 0; --done) {
       auto& pages = fresh[done - 1];
@@ -59,7 +65,14 @@ Status Sequence::append(int n) {
                     state.n_tokens, g, n_pages, groups[g]->pool.frame_bytes(),
                     status.error().message)};
   }
-  for (std::size_t g = 0; g < groups.size(); ++g) state.tables[g].grow(state.n_tokens, fresh[g]);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    // What a later group gave up may have spared this one its copy.
+    const int n_pages = state.tables[g].pages_needed(state.n_tokens, n);
+    for (; std::ssize(fresh[g]) > n_pages; fresh[g].pop_back()) {
+      groups[g]->pool.drop_owner(fresh[g].back());
+    }
+    state.tables[g].grow(state.n_tokens, fresh[g]);
+  }
   state.n_tokens += n;
   return {};
 }
@@ -99,6 +112,7 @@ Status Sequence::truncate(int n_tokens) {
   if (state.path.size() > n_full) {
     const std::vector<NodeId> path = state.path;
     state.set_path(std::span(path).first(n_full));
+    state.cache.trim();
   }
   return {};
 }

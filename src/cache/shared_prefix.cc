@@ -41,6 +41,12 @@ Status KvCache::Impl::allocate(std::size_t group_idx, int n, std::vector<PageId>
   }
 }
 
+void KvCache::Impl::trim() {
+  if (tree == nullptr) return;
+  while (tree->counts().bytes > options.prefix_bytes && evict_one()) {
+  }
+}
+
 bool KvCache::evict_one() { return impl_->evict_one(); }
 
 void KvCache::evict_all() {
@@ -101,28 +107,55 @@ std::vector<PageId> copy_partial(KvCache::Impl& cache, NodeId node, int n_slots)
   return {};
 }
 
+/// Ends the match after `n_pages` whole pages: what followed is not to be had.
+void cut(Match& match, std::size_t n_pages) {
+  match.nodes.resize(n_pages);
+  match.partial = {};
+  match.n_partial = 0;
+  match.end = MatchEnd::kEvicted;
+  match.cached = match.wanted = -1;
+}
+
 }  // namespace
 
-Sequence KvCache::open(const PageKey& root, std::span<const TokenId> tokens, Match& match) {
+Match KvCache::Impl::find(const PageKey& root, std::span<const TokenId> tokens,
+                          double seconds_per_token, Sequence::State& state) {
+  Match match = tree->match(root, tokens);
+  state.set_path(match.nodes);
+  if (writer == nullptr || match.end == MatchEnd::kLastToken) return match;
+  const std::size_t n_before = state.path.size();
+  const std::optional<MatchEnd> end = load_pages(root, tokens, seconds_per_token, state);
+  match = tree->match(root, tokens);  // loading may have evicted what was found before
+  match.n_loaded = static_cast<int>(match.nodes.size() - n_before) * options.page_tokens;
+  if (end && match.end != MatchEnd::kLastToken) {
+    match.end = *end;
+    match.cached = match.wanted = -1;
+  }
+  return match;
+}
+
+Sequence KvCache::open(const PageKey& root, std::span<const TokenId> tokens, Match& match,
+                       double seconds_per_token) {
   Sequence sequence = open();
   match = {};
   Impl& cache = *impl_;
   if (cache.tree == nullptr) return sequence;
-  match = cache.tree->match(root, tokens);
-
   Sequence::State& state = *sequence.state_;
-  const std::size_t n_usable = cache.usable_pages(match, match.n_partial);
-  if (n_usable < match.nodes.size()) {  // a window has passed
-    match.n_partial = 0;
-    match.end = MatchEnd::kEvicted;
-  }
-  match.nodes.resize(n_usable);
+  match = cache.find(root, tokens, seconds_per_token, state);
+  std::size_t n_usable = cache.usable_pages(match, match.n_partial);
+  if (n_usable < match.nodes.size()) cut(match, n_usable);  // a window has passed
   state.set_path(match.nodes);
   std::vector<PageId> copies;
-  if (match.n_partial > 0) copies = copy_partial(cache, match.partial, match.n_partial);
-  if (copies.empty()) match.n_partial = 0;
-  if (match.n_partial == 0) match.partial = {};
+  if (match.n_partial > 0) {
+    copies = copy_partial(cache, match.partial, match.n_partial);
+    if (copies.empty()) {  // earlier queries see more of a window
+      n_usable = cache.usable_pages(match, 0);
+      cut(match, n_usable);
+      state.set_path(match.nodes);
+    }
+  }
   match.position = static_cast<int>(n_usable) * cache.options.page_tokens + match.n_partial;
+  match.n_loaded = std::min(match.n_loaded, match.position);
 
   for (std::size_t g = 0; g < cache.groups.size(); ++g) {
     std::vector<PageId> pages;
@@ -164,6 +197,10 @@ void Sequence::publish(const PageKey& root, std::span<const TokenId> tokens,
     if (insert.node.is_none()) return;  // the page before was found damaged meanwhile
     if (insert.is_new) {
       cache.add_tree_owner(pages);
+      if (cache.writer != nullptr) {
+        const PageKey parent = page_idx == 0 ? root : cache.tree->key(state.path.back());
+        cache.write_behind(root, parent, insert.node, page_idx);
+      }
     } else {
       const std::span<const PageId> theirs = cache.tree->pages(insert.node);
       for (std::size_t g = 0; g < pages.size(); ++g) {
@@ -173,8 +210,7 @@ void Sequence::publish(const PageKey& root, std::span<const TokenId> tokens,
     }
     state.extend_path(insert.node);
   }
-  while (cache.tree->counts().bytes > cache.options.prefix_bytes && cache.evict_one()) {
-  }
+  cache.trim();
 }
 
 }  // namespace kvasir::cache

@@ -12,11 +12,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "base/types.h"
 #include "cache/cache.h"
+#include "cache/tier/disk_tier.h"
 #include "gguf/file.h"
 #include "model/model.h"
 #include "text/chat.h"
@@ -47,6 +49,11 @@ struct EngineOptions {
   /// The most that K and V of ended sequences may take, kept for prompts that begin alike; 0: none.
   std::uint64_t prefix_bytes = 0;
   std::string salt;  ///< namespace of these; nothing is shared across
+  /// Where they outlive the process, and how much of the disk they may take; empty: nowhere.
+  std::string kv_dir;
+  std::uint64_t kv_disk_bytes = std::uint64_t{8} << 30;
+  /// Load what is there even where computing seems to be faster: for measurements and tests.
+  bool always_load = false;
 };
 
 class Engine {
@@ -75,6 +82,14 @@ class Engine {
   /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: empty.
   const cache::KeyScope& key_scope() const { return key_scope_; }
   const cache::PageKey& root_key() const { return root_key_; }
+  /// Seconds that a prompt's token takes, by the newest prompt; before the first, a guess.
+  double seconds_per_token() const { return seconds_per_token_; }
+  void note_prefill(double seconds, int n_tokens);
+  /// What differs between this engine's scope and the nearest one whose pages kv_dir holds, when it
+  /// holds none of this scope: "model", "codec_k", ... (cache::first_difference); else empty.
+  const std::string& scope_difference() const { return scope_difference_; }
+  /// Why kv_dir is not in use although it was given. The engine works without it.
+  const std::optional<Error>& kv_dir_error() const { return kv_dir_error_; }
   /// Bytes by owner; scratch as kernels hold it at present.
   cache::MemorySummary memory_summary();
 
@@ -93,6 +108,10 @@ class Engine {
 
  private:
   Engine() = default;
+  /// The disk tier in options().kv_dir, or kv_dir_error().
+  void open_disk();
+  /// Says in kv_dir whose pages these are, and finds scope_difference().
+  void write_manifest();
   /// Makes the budget hold `now` bytes of scratch. Errors: kExhausted; nothing has changed.
   Status charge_scratch(std::uint64_t now);
 
@@ -105,7 +124,12 @@ class Engine {
   std::unique_ptr<cache::ByteBudget> budget_;
   std::uint64_t scratch_charged_ = 0;
   std::unique_ptr<model::Model> model_;
+  SteadyClock clock_;
+  std::unique_ptr<cache::DiskTier> disk_;
+  std::optional<Error> kv_dir_error_;
+  std::string scope_difference_;
   std::unique_ptr<cache::KvCache> cache_;
+  double seconds_per_token_ = 0;
   cache::KeyScope key_scope_;
   cache::PageKey root_key_;
 };

@@ -1,6 +1,10 @@
 #include "engine/key_scope.h"
 
+#include <fmt/core.h>
+
+#include <charconv>
 #include <cstring>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +23,7 @@ void append_string(std::string& out, std::string_view text) {
 }
 
 void append_array(std::string& out, const gguf::Array& array) {
+  append_bytes(out, array.element_type());
   append_bytes(out, std::uint64_t{array.size()});
   for (std::size_t i = 0; i < array.size(); ++i) {
     if (array.is_integer()) {
@@ -59,7 +64,109 @@ cache::Fingerprint fingerprint_tensor(const gguf::TensorInfo& tensor) {
   return cache::fingerprint_of(parts);
 }
 
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
+std::string hex_of(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    text.push_back(kHexDigits[static_cast<std::uint8_t>(byte) >> 4]);
+    text.push_back(kHexDigits[static_cast<std::uint8_t>(byte) & 0xF]);
+  }
+  return text;
+}
+
+std::string hex_of(const cache::Fingerprint& fingerprint) {
+  return hex_of({reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()});
+}
+
+std::optional<std::string> bytes_of(std::string_view hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+    const std::size_t high = kHexDigits.find(hex[i]), low = kHexDigits.find(hex[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    bytes.push_back(static_cast<char>(high << 4 | low));
+  }
+  if (hex.size() % 2 != 0) return std::nullopt;
+  return bytes;
+}
+
+/// Reads the lines of a manifest; remembers whether any was missing or wrong.
+class Lines {
+ public:
+  explicit Lines(std::string_view text) {
+    while (!text.empty()) {
+      const std::string_view line = text.substr(0, text.find('\n'));
+      text.remove_prefix(std::min(text.size(), line.size() + 1));
+      const std::size_t space = line.find(' ');
+      if (space == std::string_view::npos) continue;
+      values_.emplace(line.substr(0, space), line.substr(space + 1));
+    }
+  }
+  std::string bytes(std::string_view name) {
+    const auto found = values_.find(name);
+    if (found == values_.end()) return fail();
+    const std::optional<std::string> bytes = bytes_of(found->second);
+    return bytes ? *bytes : fail();
+  }
+  void fingerprint(std::string_view name, cache::Fingerprint& to) {
+    const std::string value = bytes(name);
+    if (value.size() != to.size()) {
+      is_whole_ = false;
+      return;
+    }
+    std::memcpy(to.data(), value.data(), to.size());
+  }
+  int number(std::string_view name) {
+    const auto found = values_.find(name);
+    int value = 0;
+    if (found == values_.end()) return fail(), value;
+    const std::string_view text = found->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) fail();
+    return value;
+  }
+  bool is_whole() const { return is_whole_; }
+
+ private:
+  std::string fail() {
+    is_whole_ = false;
+    return {};
+  }
+  std::map<std::string_view, std::string_view> values_;
+  bool is_whole_ = true;
+};
+
 }  // namespace
+
+std::string manifest_of(const cache::KeyScope& scope, std::string_view model_name) {
+  return fmt::format(
+      "name {}\nsalt {}\nmodel {}\ntokenizer {}\nrope {}\nadapter {}\ncodec_k {}\ncodec_v {}\n"
+      "page_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
+      hex_of(model_name), hex_of(scope.salt), hex_of(scope.model), hex_of(scope.tokenizer),
+      hex_of(scope.rope), hex_of(scope.adapter), static_cast<int>(scope.codec_k),
+      static_cast<int>(scope.codec_v), scope.page_tokens, static_cast<int>(scope.head_order),
+      scope.geometry_version, hex_of(scope.activations));
+}
+
+std::optional<Manifest> parse_manifest(std::string_view text) {
+  Lines lines(text);
+  Manifest manifest;
+  cache::KeyScope& scope = manifest.scope;
+  manifest.model_name = lines.bytes("name");
+  scope.salt = lines.bytes("salt");
+  lines.fingerprint("model", scope.model);
+  lines.fingerprint("tokenizer", scope.tokenizer);
+  scope.rope = lines.bytes("rope");
+  scope.adapter = lines.bytes("adapter");
+  scope.codec_k = static_cast<cache::CodecId>(lines.number("codec_k"));
+  scope.codec_v = static_cast<cache::CodecId>(lines.number("codec_v"));
+  scope.page_tokens = lines.number("page_tokens");
+  scope.head_order = static_cast<cache::HeadOrder>(lines.number("head_order"));
+  scope.geometry_version = lines.number("geometry_version");
+  scope.activations = lines.bytes("activations");
+  if (!lines.is_whole()) return std::nullopt;
+  return manifest;
+}
 
 void fingerprint_model(const gguf::File& file, ThreadPool& pool, cache::KeyScope& scope) {
   std::string tokenizer, rope, rest;

@@ -1,6 +1,10 @@
 // What a model's K and V depend on besides the tokens, as fingerprints for page keys.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "base/thread_pool.h"
 #include "cache/prefix/page_key.h"
 #include "gguf/file.h"
@@ -11,5 +15,16 @@ namespace kvasir::engine {
 /// tensors, and all metadata but general.* (names, licences) and the chat template.
 /// Cost: one pass over the file.
 void fingerprint_model(const gguf::File& file, ThreadPool& pool, cache::KeyScope& scope);
+
+/// The text that a directory of pages keeps beside those of a scope: `name value` lines, the
+/// model's name for people first.
+std::string manifest_of(const cache::KeyScope& scope, std::string_view model_name);
+
+struct Manifest {
+  std::string model_name;
+  cache::KeyScope scope;
+};
+/// Absent unless `text` is what manifest_of gives.
+std::optional<Manifest> parse_manifest(std::string_view text);
 
 }  // namespace kvasir::engine

@@ -8,6 +8,19 @@
 
 namespace kvasir::engine {
 
+namespace {
+
+/// The reason that stands for a field of cache::KeyScope.
+cache::MatchEnd scope_end(std::string_view field) {
+  if (field == "salt") return cache::MatchEnd::kNamespace;
+  for (const std::string_view of_model : {"model", "tokenizer", "rope", "adapter"}) {
+    if (field == of_model) return cache::MatchEnd::kOtherModel;
+  }
+  return cache::MatchEnd::kOtherCodec;
+}
+
+}  // namespace
+
 PromptReport Session::recall(std::span<const TokenId> tokens) {
   const int n_prompt = static_cast<int>(tokens.size());
   const auto [old_end, new_end] =
@@ -24,17 +37,33 @@ PromptReport Session::recall(std::span<const TokenId> tokens) {
     report.wanted = *new_end;
   }
   // A window group may no longer have what a query there would see.
-  if (!sequence_.truncate(n_common)) n_common = 0;
+  if (!sequence_.truncate(n_common)) {
+    KVASIR_CHECK(sequence_.truncate(0).has_value());
+    n_common = 0;
+    report.end = cache::MatchEnd::kEvicted;
+    report.cached = report.wanted = -1;
+  }
   if (n_common < n_prompt - 1) {
     cache::Match match;
-    cache::Sequence other = engine_.cache().open(engine_.root_key(), tokens, match);
-    if (match.position > n_common || n_common == 0) {
-      sequence_ = std::move(other);
-      n_common = match.position;
+    cache::Sequence other =
+        engine_.cache().open(engine_.root_key(), tokens, match,
+                             engine_.options().always_load ? 0 : engine_.seconds_per_token());
+    const bool is_longer = match.position > n_common;
+    // Where both end at one token, our own reason stands if there is one.
+    if (is_longer || (match.position == n_common && report.end == cache::MatchEnd::kEndOfCache)) {
       report.end = match.end;
       report.cached = match.cached;
       report.wanted = match.wanted;
     }
+    if (is_longer) {
+      sequence_ = std::move(other);
+      n_common = match.position;
+      report.n_loaded = match.n_loaded;
+    }
+  }
+  if (n_common == 0 && report.end == cache::MatchEnd::kEndOfCache) {
+    report.scope_difference = engine_.scope_difference();
+    if (!report.scope_difference.empty()) report.end = scope_end(report.scope_difference);
   }
   report.n_reused = n_common;
   tokens_.assign(tokens.begin(), tokens.begin() + n_common);
@@ -57,9 +86,10 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
                  fmt::format("prompt: does not fit the context; got {} tokens, want at most {}",
                              n_prompt, engine_.n_ctx())};
   }
-  PromptReport report = recall(tokens);
   const SteadyClock clock;
   const double start = clock.now_seconds();
+  PromptReport report = recall(tokens);
+  const double recalled = clock.now_seconds();
   while (n_tokens() < n_prompt) {
     if (stop != nullptr && stop->load()) {
       return Error{
@@ -78,6 +108,7 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
     if (progress) progress(n_tokens(), n_prompt);
   }
   report.seconds = clock.now_seconds() - start;
+  engine_.note_prefill(clock.now_seconds() - recalled, report.n_computed);
   return report;
 }
 

@@ -22,9 +22,12 @@ struct PromptReport {
   int n_computed = 0;
   /// Why no more was reused, at token n_reused.
   cache::MatchEnd end = cache::MatchEnd::kEndOfCache;
+  int n_loaded = 0;  ///< of n_reused, brought back from the disk
+  /// What differs, for kOtherModel, kOtherCodec, kNamespace: a field of cache::KeyScope.
+  std::string scope_difference;
   /// The tokens there, for kFirstDifference.
   TokenId cached = -1, wanted = -1;
-  double seconds = 0;  ///< of computing
+  double seconds = 0;  ///< of finding, loading and computing
 };
 
 class Session {

@@ -209,16 +209,20 @@ Result<CacheSaving> time_saving(const Runner& runner, int n_tokens, int n_repeti
 
 }  // namespace
 
-Result<std::vector<ThroughputRow>> throughput(
-    engine::Engine& engine, const ThroughputOptions& options,
-    const std::function<void(const std::string&)>& progress, const std::atomic<bool>* stop) {
-  KVASIR_ASSIGN_OR_RETURN(std::vector<ThroughputRow> rows, plan_rows(options, engine.n_ctx()));
+Result<ThroughputReport> throughput(engine::Engine& engine, const ThroughputOptions& options,
+                                    const std::function<void(const std::string&)>& progress,
+                                    const std::atomic<bool>* stop) {
+  ThroughputReport report;
+  KVASIR_ASSIGN_OR_RETURN(report.rows, plan_rows(options, engine.n_ctx()));
   std::size_t n_done = 0;
-  const Status status = time_rows({engine, stop}, options, progress, rows, n_done);
-  rows.resize(n_done);
-  const bool is_partial = n_done > 0 && !status && status.error().code == ErrorCode::kCancelled;
-  if (!status && !is_partial) return status.error();
-  return rows;
+  const Status status = time_rows({engine, stop}, options, progress, report.rows, n_done);
+  if (!status && status.error().code != ErrorCode::kCancelled) {
+    const std::string row = report.rows[n_done].test_name();
+    report.error = Error{status.error().code, row + ": " + status.error().message};
+  }
+  report.rows.resize(n_done);
+  if (!status && n_done == 0) return report.error ? *report.error : status.error();
+  return report;
 }
 
 Result<std::vector<CacheSaving>> cache_saving(

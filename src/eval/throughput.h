@@ -49,14 +49,19 @@ struct ThroughputOptions {
   bool with_roofline = false;
 };
 
+struct ThroughputReport {
+  std::vector<ThroughputRow> rows;  ///< those that are done
+  std::optional<Error> error;       ///< what ended it before the last row, by the row's name
+};
+
 /// Every (prompt, or generation x sequences) x depth. One untimed warm-up each; the history at
 /// depth is computed once and truncated back to between repetitions. When `stop` becomes true the
 /// work ends after the running forward pass: the rows that are done are given, or kCancelled when
-/// none is. Errors: also kExhausted (a row does not fit the context), those of forward.
-Result<std::vector<ThroughputRow>> throughput(
-    engine::Engine& engine, const ThroughputOptions& options,
-    const std::function<void(const std::string&)>& progress = {},
-    const std::atomic<bool>* stop = nullptr);
+/// none is. Errors, when no row is done: kExhausted (a row does not fit the context), those of
+/// forward.
+Result<ThroughputReport> throughput(engine::Engine& engine, const ThroughputOptions& options,
+                                    const std::function<void(const std::string&)>& progress = {},
+                                    const std::atomic<bool>* stop = nullptr);
 
 /// The price of one more token with and without a KV cache.
 struct CacheSaving {

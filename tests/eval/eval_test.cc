@@ -105,10 +105,11 @@ TEST(Throughput, EveryRowHasItsSamplesAndARooflineOnRequest) {
   options.n_repetitions = 2;
   options.n_sequences = {1, 3};
   options.with_roofline = true;
-  const auto rows = throughput(*engine, options);
-  ASSERT_TRUE(rows) << rows.error().message;
+  const auto report = throughput(*engine, options);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_FALSE(report->error.has_value());
   std::vector<std::string> names;
-  for (const ThroughputRow& row : *rows) {
+  for (const ThroughputRow& row : report->rows) {
     names.push_back(row.test_name());
     EXPECT_EQ(row.seconds.size(), 2u);
     ASSERT_TRUE(row.roofline);
@@ -118,7 +119,7 @@ TEST(Throughput, EveryRowHasItsSamplesAndARooflineOnRequest) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"pp16", "tg4", "tg4 x 3", "pp16 @ d32", "tg4 @ d32",
                                              "tg4 x 3 @ d32"}));
-  EXPECT_EQ(rows->back().n_tokens(), 12);
+  EXPECT_EQ(report->rows.back().n_tokens(), 12);
   EXPECT_EQ(engine->memory_summary().n_sequences, 0u);
 }
 

@@ -52,6 +52,8 @@ struct Match {
   /// (of several, the last that sorts before the prompt's, else the first after it), and the
   /// prompt's.
   TokenId cached = -1, wanted = -1;
+  /// Of `position`, tokens whose pages were brought back from a tier for this prompt.
+  int n_loaded = 0;
 };
 
 }  // namespace kvasir::cache

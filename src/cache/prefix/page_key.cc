@@ -119,12 +119,17 @@ PageKey next_key(const PageKey& previous, std::span<const TokenId> tokens) {
   return sha256(message);
 }
 
-std::string first_difference(const KeyScope& a, const KeyScope& b) {
+int fields_in_common(const KeyScope& a, const KeyScope& b) {
   const auto fields_a = fields_of(a), fields_b = fields_of(b);
-  for (std::size_t i = 0; i < fields_a.size(); ++i) {
-    if (fields_a[i].bytes != fields_b[i].bytes) return std::string(fields_a[i].name);
-  }
-  return {};
+  std::size_t n = 0;
+  while (n < fields_a.size() && fields_a[n].bytes == fields_b[n].bytes) ++n;
+  return static_cast<int>(n);
+}
+
+std::string first_difference(const KeyScope& a, const KeyScope& b) {
+  const auto n = static_cast<std::size_t>(fields_in_common(a, b));
+  const auto fields = fields_of(a);
+  return n < fields.size() ? std::string(fields[n].name) : std::string();
 }
 
 }  // namespace kvasir::cache

@@ -65,6 +65,8 @@ PageKey next_key(const PageKey& previous, std::span<const TokenId> tokens);
 /// The name of the first field, in the order of the struct, that differs: why a page of `a` is not
 /// found under `b`. Empty when all are equal.
 std::string first_difference(const KeyScope& a, const KeyScope& b);
+/// Fields before the first one that differs: the more, the nearer the scopes.
+int fields_in_common(const KeyScope& a, const KeyScope& b);
 
 }  // namespace kvasir::cache
 

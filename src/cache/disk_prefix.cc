@@ -1,0 +1,196 @@
+// The disk tier below the prefix tree: sealed pages written behind, and brought back.
+//
+// A page's payload is the frames of its cache groups, one after the other; groups whose window had
+// passed when it was sealed are left out, and the description says which.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "cache/cache.h"
+#include "cache/impl.h"
+
+namespace kvasir::cache {
+namespace {
+
+constexpr std::string_view kDescription = "kvasir frames 1 groups ";
+/// Pages of the first batch, which measures the disk; each further one has twice as many.
+constexpr std::size_t kFirstBatch = 2;
+constexpr std::size_t kLargestBatch = 32;
+/// Of the time that computing everything would take: what the first batch may cost in vain.
+constexpr double kShareAtRisk = 0.04;
+/// Without an estimate of what computing takes.
+constexpr double kPatienceSeconds = 10;
+
+/// "101": which groups a page has.
+std::string describe(std::span<const PageId> pages) {
+  std::string text(kDescription);
+  for (const PageId page : pages) text.push_back(page == kNoPage ? '0' : '1');
+  return text;
+}
+
+}  // namespace
+
+void KvCache::Impl::write_behind(const PageKey& root, const PageKey& parent, NodeId node,
+                                 std::size_t page_idx) {
+  const std::span<const PageId> pages = tree->pages(node);
+  std::vector<std::uint8_t> joined;
+  std::span<const std::uint8_t> payload;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (pages[g] == kNoPage) continue;
+    const PagePool& pool = groups[g]->pool;
+    payload = {pool.frame(pages[g]), pool.frame_bytes()};
+    if (groups.size() > 1) joined.insert(joined.end(), payload.begin(), payload.end());
+  }
+  const std::string description = describe(pages);
+  PageRecord record;
+  record.key = tree->key(node);
+  record.parent = parent;
+  record.root = root;
+  record.first_token = static_cast<Position>(page_idx) * options.page_tokens;
+  record.tokens = tree->tokens(node);
+  record.description = description;
+  record.payload = groups.size() > 1 ? std::span<const std::uint8_t>(joined) : payload;
+  (void)writer->put(record);  // a page that is dropped will be computed again
+}
+
+/// One page on its way from the disk.
+struct KvCache::Impl::PageLoad {
+  PageKey key;
+  std::span<const TokenId> tokens;
+  std::vector<PageId> pages;          ///< one per group; kNoPage: the file lacks it
+  std::vector<std::uint8_t> payload;  ///< of several groups; one is read into its frame
+};
+
+void KvCache::Impl::drop(PageLoad& load) {
+  for (std::size_t g = 0; g < load.pages.size(); ++g) {
+    if (load.pages[g] != kNoPage) groups[g]->pool.drop_owner(load.pages[g]);
+  }
+  load.pages.clear();
+}
+
+/// Pages for what the file has. False: there is no room, or the file is none of ours.
+bool KvCache::Impl::prepare(PageLoad& load, std::span<const TokenId> tokens) {
+  load.tokens = tokens;
+  std::string has(groups.size(), '1');
+  if (groups.size() > 1) {
+    const Result<PageHeader> header = options.disk->header(load.key);
+    if (!header || header->description.rfind(kDescription, 0) != 0) return false;
+    has = header->description.substr(kDescription.size());
+    if (has.size() != groups.size()) return false;
+  }
+  std::size_t n_bytes = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    load.pages.push_back(kNoPage);
+    if (has[g] != '1') continue;
+    load.pages.pop_back();
+    if (!allocate(g, 1, load.pages)) {
+      drop(load);
+      return false;
+    }
+    n_bytes += groups[g]->pool.frame_bytes();
+  }
+  if (groups.size() > 1) load.payload.resize(n_bytes);
+  return n_bytes > 0;
+}
+
+/// Puts a page that was read into the tree. False: the page before it has left the tree.
+bool KvCache::Impl::adopt(PageLoad& load, const PageKey& root, double compute_seconds,
+                          Sequence::State& state) {
+  const std::uint8_t* from = load.payload.data();
+  SealedPage page;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (load.pages[g] == kNoPage) continue;
+    const std::size_t n_bytes = groups[g]->pool.frame_bytes();
+    page.bytes += n_bytes;
+    if (groups.size() == 1) continue;
+    std::memcpy(groups[g]->pool.frame(load.pages[g]), from, n_bytes);
+    from += n_bytes;
+  }
+  page.tokens = load.tokens;
+  page.pages = load.pages;
+  page.compute_seconds = compute_seconds;
+  const PrefixTree::Insert insert = state.path.empty()
+                                        ? tree->insert(root, page, now())
+                                        : tree->insert(state.path.back(), page, now());
+  if (!insert.node.is_none()) {
+    if (insert.is_new) add_tree_owner(load.pages);
+    state.extend_path(insert.node);
+  }
+  drop(load);  // the tree's now
+  return !insert.node.is_none();
+}
+
+std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
+                                                  std::span<const TokenId> tokens,
+                                                  double seconds_per_token,
+                                                  Sequence::State& state) {
+  const auto page_tokens = static_cast<std::size_t>(options.page_tokens);
+  const std::size_t first = state.path.size();
+  const auto tokens_of = [&](std::size_t i) {
+    return tokens.subspan((first + i) * page_tokens, page_tokens);
+  };
+  std::vector<PageKey> keys;  // of the pages that the disk seems to have
+  PageKey previous = state.path.empty() ? root : tree->key(state.path.back());
+  while ((first + keys.size() + 1) * page_tokens < tokens.size()) {
+    previous = next_key(previous, tokens_of(keys.size()));
+    if (!options.disk->contains(previous)) break;
+    keys.push_back(previous);
+  }
+  if (keys.empty()) {
+    const bool is_down = options.disk->health().state == HealthState::kDown;
+    return is_down ? std::optional(MatchEnd::kTierDown) : std::nullopt;
+  }
+
+  const double page_seconds = seconds_per_token * static_cast<double>(page_tokens);
+  double deadline = kShareAtRisk * page_seconds * static_cast<double>(keys.size());
+  for (std::size_t done = 0, size = kFirstBatch; done < keys.size();) {
+    std::vector<PageLoad> loads;
+    std::vector<GetRequest> requests;
+    for (; loads.size() < size && done + loads.size() < keys.size();) {
+      PageLoad load;
+      load.key = keys[done + loads.size()];
+      if (!prepare(load, tokens_of(done + loads.size()))) break;
+      loads.push_back(std::move(load));
+    }
+    for (PageLoad& load : loads) {
+      std::span<std::uint8_t> out = load.payload;
+      if (groups.size() == 1) {
+        out = {groups[0]->pool.frame(load.pages[0]), groups[0]->pool.frame_bytes()};
+      }
+      requests.push_back({load.key, load.tokens, out});
+    }
+    const double start = now();
+    options.disk->get_many(requests, seconds_per_token > 0 ? deadline : kPatienceSeconds);
+    const double seconds_per_page = (now() - start) / std::max<double>(1, loads.size());
+
+    std::size_t n_hits = 0;
+    while (n_hits < loads.size() && requests[n_hits].outcome == GetOutcome::kHit &&
+           adopt(loads[n_hits], root, page_seconds, state)) {
+      ++n_hits;
+    }
+    for (PageLoad& load : loads) drop(load);
+    done += n_hits;
+    if (n_hits < loads.size()) {
+      if (requests[n_hits].outcome == GetOutcome::kCorrupt) return MatchEnd::kCorrupt;
+      if (options.disk->health().state == HealthState::kDown) return MatchEnd::kTierDown;
+      const bool is_slow = seconds_per_token > 0 && now() - start >= deadline;
+      return is_slow ? MatchEnd::kLoadSlowerThanRecompute : MatchEnd::kEvicted;
+    }
+    if (loads.size() < size && done < keys.size()) return std::nullopt;  // no room for more
+    if (seconds_per_token > 0 && seconds_per_page > page_seconds) {
+      return done < keys.size() ? std::optional(MatchEnd::kLoadSlowerThanRecompute) : std::nullopt;
+    }
+    size = std::min(2 * size, kLargestBatch);
+    deadline = std::min(page_seconds, 4 * seconds_per_page) * static_cast<double>(size);
+  }
+  return std::nullopt;
+}
+
+bool KvCache::flush(double deadline_seconds) {
+  return impl_->writer == nullptr || impl_->writer->flush(deadline_seconds);
+}
+
+}  // namespace kvasir::cache

@@ -1,0 +1,90 @@
+// Engines on the tiny models, and the logits that reuse must give: those of computing everything.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/session.h"
+
+namespace kvasir::engine::testing {
+
+using Tokens = std::vector<TokenId>;
+
+inline const std::string kData = KVASIR_SOURCE_DIR "/tests/data/";
+inline const char* const kStories = "stories260k/stories260K.gguf";
+inline constexpr std::uint64_t kPlenty = std::uint64_t{1} << 30;
+
+inline std::unique_ptr<Engine> load(const std::string& file, EngineOptions options) {
+  options.model_path = kData + file;
+  options.n_threads = 2;
+  auto engine = Engine::load(Env::posix(), options);
+  EXPECT_TRUE(engine) << engine.error().message;
+  return engine ? std::move(*engine) : nullptr;
+}
+
+inline std::unique_ptr<Engine> load_stories(int page_tokens, std::uint64_t prefix_bytes = kPlenty) {
+  EngineOptions options;
+  options.page_tokens = page_tokens;
+  options.prefix_bytes = prefix_bytes;
+  return load(kStories, options);
+}
+
+/// Ids that count up from `first`: no two prompts of other firsts begin alike.
+inline Tokens run_of(int n, TokenId first = 3) {
+  Tokens tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+/// The first `n` of `tokens`, and others.
+inline Tokens branch(const Tokens& tokens, int n, int n_others) {
+  Tokens out(tokens.begin(), tokens.begin() + n);
+  for (int i = 0; i < n_others; ++i) out.push_back(400 + i);
+  return out;
+}
+
+inline ::testing::AssertionResult same_bits(std::span<const float> got,
+                                            std::span<const float> want) {
+  if (got.size() != want.size() || want.empty()) {
+    return ::testing::AssertionFailure() << got.size() << " values, want " << want.size();
+  }
+  if (std::memcmp(got.data(), want.data(), want.size_bytes()) == 0) {
+    return ::testing::AssertionSuccess();
+  }
+  const auto differ = std::mismatch(got.begin(), got.end(), want.begin());
+  return ::testing::AssertionFailure() << "logit " << differ.first - got.begin() << ": "
+                                       << *differ.first << ", want " << *differ.second;
+}
+
+/// Logits of whole prompts, each computed by a session of its own in an engine that keeps nothing.
+class Cold {
+ public:
+  Cold(const std::string& file, EngineOptions options) {
+    options.prefix_bytes = 0;
+    options.page_tokens = 64;
+    options.n_batch = 512;
+    engine_ = load(file, options);
+  }
+  const std::vector<float>& logits(const Tokens& tokens) {
+    std::vector<float>& entry = known_[tokens];
+    if (entry.empty()) {
+      Session session(*engine_);
+      EXPECT_TRUE(session.prompt(tokens));
+      entry.assign(session.logits().begin(), session.logits().end());
+    }
+    return entry;
+  }
+  int vocab_size() const { return engine_->model().config().vocab_size; }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::map<Tokens, std::vector<float>> known_;
+};
+
+}  // namespace kvasir::engine::testing
