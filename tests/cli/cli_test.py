@@ -313,7 +313,7 @@ class Usage(unittest.TestCase):
     def test_unknown_subcommands_are_named_with_those_there_are(self):
         for args in (("foo",), ("serve", "--help"), ("eval", "foo")):
             self.refused(USAGE, *args, says=f"'{args[-1] if args[0] == 'eval' else args[0]}'")
-        self.refused(USAGE, "foo", says="run, chat, inspect")
+        self.refused(USAGE, "foo", says="run, chat, cache, inspect")
         self.refused(USAGE, "eval", "foo", says="ppl, logits")
         self.refused(USAGE, "eval", "ppl", "--nope", says="See: kvasir eval ppl --help")
 

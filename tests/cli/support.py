@@ -1,11 +1,14 @@
 """What the command-line tests share: running the binary and reading its answers."""
 
+import atexit
 import json
 import os
 import pathlib
 import pty
+import shutil
 import struct
 import subprocess
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -14,6 +17,12 @@ STORIES = DATA / "stories260k" / "stories260K.gguf"
 BINARY = os.environ.get("KVASIR_BIN", str(ROOT / "build" / "release" / "bin" / "kvasir"))
 
 OK, ERROR, USAGE, INVALID_MODEL, DOES_NOT_FIT, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+# Prompts are kept in the user's cache directory: here in one of our own.
+CACHE_HOME = tempfile.mkdtemp(prefix="kvasir-test-")
+atexit.register(shutil.rmtree, CACHE_HOME, ignore_errors=True)
+os.environ["XDG_CACHE_HOME"] = CACHE_HOME
 
 
 def fork_at_terminal():
