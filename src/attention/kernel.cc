@@ -50,19 +50,22 @@ template <class K>
 void pack_queries(const Block& block, const Tiles& tiles, float* HWY_RESTRICT packed) {
   const int head_dim = block.params->head_dim;
   const int n_factors = factor_of<K>(head_dim);
-  HWY_ALIGN float prepared[kMaxHeadDim];
+  HWY_ALIGN float prepared[kMaxDirectHeads][kMaxHeadDim];
+  static_assert(kTileRows <= kMaxDirectHeads);
   for (int tile = 0; tile < tiles.n_tiles; ++tile) {
     const int n_rows = tiles.rows(tile);
+    const float* rows[kMaxDirectHeads];
     for (int r = 0; r < n_rows; ++r) {
       const int row = tiles.first_row(tile) + r;
       const float* q =
           block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
           static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
-      const float* factors = prepare_query<K>(q, head_dim, prepared);
-#pragma GCC unroll 4
-      for (int i = 0; i < n_factors; ++i) packed[i * n_rows + r] = factors[i];
+      rows[r] = prepare_query<K>(q, head_dim, prepared[r]);
     }
-    packed += static_cast<std::ptrdiff_t>(n_rows) * head_dim;
+    for (int i = 0; i < n_factors; ++i) {
+      for (int r = 0; r < n_rows; ++r) *packed++ = rows[r][i];
+    }
+    packed += static_cast<std::ptrdiff_t>(n_rows) * (head_dim - n_factors);
   }
 }
 
