@@ -184,8 +184,9 @@ class Interrupts(unittest.TestCase):
             if select.select([fd], [], [], 0.2)[0]:
                 out += os.read(fd, 4096)
         self.assertIn(b"]", out)
-        os.close(fd)
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), OK)
+        status = os.waitpid(pid, 0)[1]
+        os.close(fd)  # earlier, it would be SIGHUP for a process that has only just answered
+        self.assertEqual(os.waitstatus_to_exitcode(status), OK)
 
 
 if __name__ == "__main__":
