@@ -289,10 +289,25 @@ TEST_F(DiskTierFaultTest, ReadErrorsAreMissesAndThreeInARowTakeItDown) {
   EXPECT_NE(tier->health().reason.find("Input/output error"), std::string::npos);
   mend();
   EXPECT_EQ(get(*tier, page_of(1)), GetOutcome::kMiss) << "not tried";
+  EXPECT_FALSE(tier->contains(key_of(1)));
   EXPECT_EQ(tier->stats().n_read_errors, 4u);
   clock_.advance(1);
   EXPECT_EQ(get(*tier, page_of(1)), GetOutcome::kHit);
   EXPECT_EQ(tier->health().state, HealthState::kUp);
+}
+
+TEST_F(DiskTierFaultTest, ARefreshThatFailedIsMadeUpForByTheNextPut) {
+  const auto first = open_tier();
+  const auto second = open_tier();
+  for (std::uint64_t n = 1; n <= 2; ++n) ASSERT_TRUE(first->put(page_of(n).record()));
+  fail({"list"}, EIO);
+  EXPECT_EQ(second->refresh().error().code, ErrorCode::kIo);
+  EXPECT_FALSE(second->put(page_of(3).record())) << "it cannot know whether there is room";
+  EXPECT_EQ(second->health().state, HealthState::kDegraded);
+  mend();
+  clock_.advance(1);
+  ASSERT_TRUE(second->put(page_of(3).record()));
+  EXPECT_EQ(second->list().size(), 3u);
 }
 
 TEST_F(DiskTierFaultTest, APageThatCannotBeRemovedDoesNotBlockTheOthers) {

@@ -197,16 +197,27 @@ TEST_F(DiskTierTest, APageAsLargeAsTheTierFitsAndALargerOneIsRefused) {
   const TestPage page = page_of(1);
   {
     const auto tier = open_tier(file_bytes(page) - 1);
+    ASSERT_TRUE(tier->put(page_of(2, 1000).record()));
     const Status status = tier->put(page.record());
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kExhausted);
-    EXPECT_TRUE(files().empty());
+    EXPECT_EQ(keys(*tier), std::vector<PageKey>{key_of(2)}) << "nothing went for nothing";
     EXPECT_EQ(tier->health().state, HealthState::kUp) << "no fault of the disk";
   }
   const auto tier = open_tier(file_bytes(page));
   ASSERT_TRUE(tier->put(page_of(2).record()));
   ASSERT_TRUE(tier->put(page.record()));
   EXPECT_EQ(keys(*tier), std::vector<PageKey>{page.key});
+}
+
+TEST_F(DiskTierTest, AByteTooFewIsAPageLess) {
+  const std::uint64_t size = file_bytes(page_of(1));
+  for (const std::uint64_t capacity : {2 * size, 2 * size - 1}) {
+    const auto tier = open_tier(capacity);
+    for (std::uint64_t n = 1; n <= 2; ++n) ASSERT_TRUE(tier->put(page_of(n).record()));
+    EXPECT_EQ(keys(*tier).size(), capacity / size);
+    ASSERT_TRUE(tier->gc(0));
+  }
 }
 
 TEST_F(DiskTierTest, AChainLongerThanTheTierKeepsItsBeginning) {
@@ -394,17 +405,87 @@ TEST_F(DiskTierTest, APutOfAPageThatAnotherTierWroteWritesNothing) {
   EXPECT_EQ(get(*first, page_of(1)), GetOutcome::kHit);
 }
 
+TEST_F(DiskTierTest, RoomIsMadeForWhatAnotherTierWroteToo) {
+  const std::uint64_t size = file_bytes(page_of(1));
+  const auto small = open_tier(2 * size);
+  const auto large = open_tier();
+  for (std::uint64_t n = 1; n <= 2; ++n) ASSERT_TRUE(small->put(page_of(n).record()));
+  ASSERT_TRUE(large->put(page_of(3).record()));
+  ASSERT_TRUE(small->put(page_of(3).record()));
+  EXPECT_EQ(small->stats().n_puts_known, 1u);
+  EXPECT_EQ(keys(*small), (std::vector<PageKey>{key_of(2), key_of(3)}));
+  EXPECT_EQ(bytes_on_disk(), 2 * size);
+}
+
+TEST_F(DiskTierTest, APageRemovedWhileItIsReadIsAHitAndForgotten) {
+  const auto tier = open_tier();
+  const TestPage page = page_of(1);
+  ASSERT_TRUE(tier->put(page.record()));
+  fs_.block_reads();
+  std::thread reader([&] { EXPECT_EQ(get(*tier, page), GetOutcome::kHit); });
+  fs_.wait_for_blocked_read();
+  EXPECT_TRUE(tier->remove(page.key));
+  fs_.release_reads();
+  reader.join();
+  EXPECT_TRUE(tier->list().empty());
+  EXPECT_EQ(tier->stats().page_bytes, 0u);
+}
+
+TEST_F(DiskTierTest, APageFoundWhileARefreshWalksStaysKnown) {
+  FaultyFileSystem others;
+  const auto first = std::move(*DiskTier::open(options(), others, clock_));
+  const auto second = open_tier();
+  bool done = false;
+  fs_.before = [&](const std::string& call, const std::string& path) {
+    if (call == "list" && path.ends_with("/bad") && !done) {  // the pages have been listed
+      done = true;
+      EXPECT_TRUE(first->put(page_of(9).record()));
+      EXPECT_EQ(get(*second, page_of(9)), GetOutcome::kHit);
+    }
+    return 0;
+  };
+  ASSERT_TRUE(second->refresh());
+  EXPECT_TRUE(done);
+  EXPECT_EQ(keys(*second), std::vector<PageKey>{key_of(9)});
+}
+
 TEST_F(DiskTierTest, ARefreshTakesOverWhatOthersDid) {
   const auto first = open_tier();
   const auto second = open_tier();
   for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE(first->put(page_of(n).record()));
+  age(path_of(key_of(1)), 30);
+  age(path_of(key_of(2)), 20);
+  age(path_of(key_of(3)), 10);
   ASSERT_TRUE(second->refresh());
-  EXPECT_EQ(second->list().size(), 3u);
+  EXPECT_EQ(keys(*second), (std::vector<PageKey>{key_of(1), key_of(2), key_of(3)}));
   ASSERT_TRUE(first->remove(key_of(2)));
-  age(path_of(key_of(1)), -100);  // used by somebody, later than all
+  age(path_of(key_of(1)), -60);  // used by somebody, later than all
   ASSERT_TRUE(second->refresh());
   EXPECT_EQ(keys(*second), (std::vector<PageKey>{key_of(3), key_of(1)}));
+  // Removed, and written again with another description: another size.
+  ASSERT_TRUE(first->remove(key_of(3)));
+  TestPage longer = page_of(3);
+  longer.description.append(500, 'x');
+  ASSERT_TRUE(first->put(longer.record()));
+  ASSERT_TRUE(second->refresh());
   EXPECT_EQ(second->stats().page_bytes, bytes_on_disk());
+  EXPECT_EQ(second->stats().n_pages, 2u);
+}
+
+TEST_F(DiskTierTest, PagesOfOneTimeHaveOneOrder) {
+  std::vector<PageKey> sorted;
+  {
+    const auto tier = open_tier();
+    for (std::uint64_t n = 1; n <= 12; ++n) {
+      ASSERT_TRUE(tier->put(page_of(n).record()));
+      sorted.push_back(key_of(n));
+    }
+  }
+  const auto time = fs::last_write_time(path_of(key_of(1)));
+  for (const PageKey& key : sorted) fs::last_write_time(path_of(key), time);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const PageKey& a, const PageKey& b) { return a.bytes < b.bytes; });
+  EXPECT_EQ(keys(*open_tier()), sorted);
 }
 
 TEST_F(DiskTierTest, APutRefreshesWhenItIsTimeSoThatOthersBytesCount) {

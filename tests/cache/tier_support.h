@@ -46,33 +46,42 @@ class FaultyFileSystem final : public FileSystem {
   /// The most bytes a write takes; 0: all.
   std::atomic<std::size_t> write_bytes_max{0};
   std::atomic<std::int64_t> clock_offset_ns{0};
+  std::atomic<int> n_open{0};  ///< descriptors
 
   /// Every read from now on waits in the call.
   void block_reads() {
     const std::lock_guard lock(mutex_);
     blocked_ = true;
   }
+  /// Returns when a read waits.
+  void wait_for_blocked_read() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return n_blocked_ > 0; });
+  }
   void release_reads() {
     {
       const std::lock_guard lock(mutex_);
       blocked_ = false;
     }
-    released_.notify_all();
+    changed_.notify_all();
   }
 
   IoResult<OpenedFile> open_read(const std::string& path) override {
     if (const int error = ask("open_read", path)) return {.value = {}, .error = error};
-    return real_.open_read(path);
+    return counted(real_.open_read(path));
   }
   IoResult<int> create(const std::string& path) override {
     if (const int error = ask("create", path)) return {.value = -1, .error = error};
-    return real_.create(path);
+    return counted(real_.create(path));
   }
   IoResult<std::size_t> read_at(int fd, std::uint64_t offset,
                                 std::span<std::uint8_t> out) override {
     {
       std::unique_lock lock(mutex_);
-      released_.wait(lock, [this] { return !blocked_; });
+      ++n_blocked_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !blocked_; });
+      --n_blocked_;
     }
     if (const int error = ask("read_at", "")) return {.value = 0, .error = error};
     return real_.read_at(fd, offset, out);
@@ -83,7 +92,10 @@ class FaultyFileSystem final : public FileSystem {
     return real_.write(fd, max == 0 ? bytes : bytes.first(std::min(max, bytes.size())));
   }
   IoStatus sync(int) override { return {.error = ask("sync", "")}; }
-  void close(int fd) override { real_.close(fd); }
+  void close(int fd) override {
+    real_.close(fd);
+    --n_open;
+  }
   IoStatus rename(const std::string& from, const std::string& to) override {
     if (const int error = ask("rename", to)) return {.error = error};
     return real_.rename(from, to);
@@ -112,12 +124,18 @@ class FaultyFileSystem final : public FileSystem {
   std::uint32_t user() override { return real_.user(); }
 
  private:
+  template <class T>
+  IoResult<T> counted(IoResult<T> opened) {
+    if (opened.ok()) ++n_open;
+    return opened;
+  }
   int ask(const char* call, const std::string& path) { return before ? before(call, path) : 0; }
 
   FileSystem& real_ = FileSystem::posix();
   std::mutex mutex_;
-  std::condition_variable released_;
+  std::condition_variable changed_;
   bool blocked_ = false;
+  int n_blocked_ = 0;
 };
 
 /// A page with everything it needs; the same number gives the same page.
@@ -171,6 +189,7 @@ class TierTest : public ::testing::Test {
     scratch_ = name;
   }
   void TearDown() override {
+    EXPECT_EQ(fs_.n_open, 0) << "descriptors left open";
     std::error_code ignored;
     std::filesystem::remove_all(scratch_, ignored);
   }
@@ -205,6 +224,7 @@ class TierTest : public ::testing::Test {
   }
   static void write_bytes(const std::string& path, const std::vector<std::uint8_t>& bytes) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    std::filesystem::remove(path);  // ext4 flushes a file that is truncated and written anew
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));

@@ -106,10 +106,8 @@ Error DiskTier::failed_write(Error error) {
 }
 
 Status DiskTier::put(const PageRecord& record) {
-  KVASIR_ASSIGN_OR_RETURN(const auto header,
-                          encode_page_header(record, fs_.now_ns() / kNsPerSecond));
   const std::lock_guard writers(write_mutex_);
-  Status status = put_locked(record, header);
+  Status status = put_locked(record);
   if (!status) {
     const std::lock_guard lock(mutex_);
     ++counters_.n_puts_dropped;
@@ -117,8 +115,8 @@ Status DiskTier::put(const PageRecord& record) {
   return status;
 }
 
-Status DiskTier::put_locked(const PageRecord& record, std::span<const std::uint8_t> header) {
-  const std::uint64_t file_bytes = header.size() + record.payload.size();
+Status DiskTier::put_locked(const PageRecord& record) {
+  KVASIR_ASSIGN_OR_RETURN(const std::uint64_t file_bytes, page_file_bytes(record));
   if (file_bytes > options_.capacity_bytes) {
     return Error{ErrorCode::kExhausted,
                  fmt::format("disk tier: page larger than the tier; got {} B, want at most {} B",
@@ -133,17 +131,21 @@ Status DiskTier::put_locked(const PageRecord& record, std::span<const std::uint8
     if (const Status status = refresh_locked(); !status) return failed_write(status.error());
   }
   KVASIR_ASSIGN_OR_RETURN(const bool here, is_here(record.key));
-  if (here) {
-    const std::lock_guard lock(mutex_);
-    ++counters_.n_puts_known;
-  }
   // Also when it is here: another process may have put it, and nobody made room then.
-  const std::uint64_t wanted = here ? 0 : file_bytes;
-  if (const auto room = make_room(wanted, options_.capacity_bytes, &record.parent); !room) {
+  const auto room = make_room(here ? 0 : file_bytes, options_.capacity_bytes, &record.parent);
+  if (!room) {
     const bool full = room.error().code == ErrorCode::kExhausted;
     return full ? room.error() : failed_write(room.error());
   }
-  if (here) return {};
+  if (!here) return write_page(record);
+  const std::lock_guard lock(mutex_);
+  ++counters_.n_puts_known;
+  return {};
+}
+
+Status DiskTier::write_page(const PageRecord& record) {
+  const std::int64_t created_seconds = fs_.now_ns() / kNsPerSecond;
+  KVASIR_ASSIGN_OR_RETURN(const auto header, encode_page_header(record, created_seconds));
   const std::array<std::span<const std::uint8_t>, 2> parts = {header, record.payload};
   if (const Status written = directory_.write_atomically(directory_.page_path(record.key), parts);
       !written) {
@@ -156,11 +158,11 @@ Status DiskTier::put_locked(const PageRecord& record, std::span<const std::uint8
                           .root = record.root,
                           .first_token = record.first_token,
                           .n_tokens = static_cast<int>(record.tokens.size()),
-                          .file_bytes = file_bytes,
-                          .created_seconds = now_ns / kNsPerSecond,
+                          .file_bytes = header.size() + record.payload.size(),
+                          .created_seconds = created_seconds,
                           .last_used_ns = now_ns});
   ++counters_.n_puts;
-  counters_.bytes_written += file_bytes;
+  counters_.bytes_written += header.size() + record.payload.size();
   return {};
 }
 

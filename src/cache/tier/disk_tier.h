@@ -193,7 +193,8 @@ class DiskTier {
   void forget_directory(int error);
 
   // Writing (disk_tier.cc); write_mutex_ is held.
-  Status put_locked(const PageRecord& record, std::span<const std::uint8_t> header);
+  Status put_locked(const PageRecord& record);
+  Status write_page(const PageRecord& record);
   Result<std::uint64_t> make_room(std::uint64_t bytes, std::uint64_t limit, const PageKey* keep);
   std::optional<Victim> next_victim(const PageKey* keep) const;  // mutex_ is held
   Result<bool> is_here(const PageKey& key);

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "cache/tier/disk_tier.h"
@@ -101,11 +100,10 @@ Status DiskTier::refresh_locked() {
   }
   sweep(listing->temporaries);
   for (const TierDirectory::PageFile& file : listing->pages) scan_page(file, scan);
-  // Of pages that were used at the same time, always the same one goes first.
-  std::sort(scan.found.begin(), scan.found.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.second.last_used_ns, a.first.bytes) <
-           std::tie(b.second.last_used_ns, b.first.bytes);
-  });
+  // The names come in no order: of pages that were used at the same time, always the same goes
+  // first.
+  std::sort(scan.found.begin(), scan.found.end(),
+            [](const auto& a, const auto& b) { return a.first.bytes < b.first.bytes; });
   for (const std::string& path : listing->bad) {
     const IoResult<FileInfo> info = fs_.stat(path);
     const std::lock_guard lock(mutex_);

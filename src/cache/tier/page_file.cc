@@ -104,6 +104,12 @@ PageHeader load_fields(std::span<const std::uint8_t> bytes, std::size_t header_b
 
 }  // namespace
 
+Result<std::uint64_t> page_file_bytes(const PageRecord& record) {
+  KVASIR_RETURN_IF_ERROR(check_limits(record));
+  return header_bytes_for(record.tokens.size(), record.description.size()) +
+         std::uint64_t{record.payload.size()};
+}
+
 Result<std::vector<std::uint8_t>> encode_page_header(const PageRecord& record,
                                                      std::int64_t created_seconds) {
   KVASIR_RETURN_IF_ERROR(check_limits(record));

@@ -53,8 +53,11 @@ struct PageHeader {
   std::uint32_t header_bytes = 0;  ///< the payload's offset in the file
 };
 
+/// The size of `record`'s file. Errors: kInvalidArgument, a field is outside the limits.
+Result<std::uint64_t> page_file_bytes(const PageRecord& record);
+
 /// The header of `record`'s file; its payload follows as it is.
-/// Errors: kInvalidArgument, a field is outside the limits. Cost: one pass over the payload.
+/// Errors: as page_file_bytes. Cost: one pass over the payload.
 Result<std::vector<std::uint8_t>> encode_page_header(const PageRecord& record,
                                                      std::int64_t created_seconds);
 
