@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -213,6 +215,26 @@ class TierTest : public ::testing::Test {
     }
     return outcome;
   }
+
+  static std::uint64_t file_bytes(const TestPage& page) { return *page_file_bytes(page.record()); }
+  /// Least recently used first.
+  static std::vector<PageKey> keys(const DiskTier& tier) {
+    std::vector<PageKey> found;
+    for (const PageInfo& info : tier.list()) found.push_back(info.key);
+    return found;
+  }
+  /// Makes a file older.
+  static void age(const std::string& path, int seconds) {
+    const auto time = std::filesystem::last_write_time(path);
+    std::filesystem::last_write_time(path, time - std::chrono::seconds(seconds));
+  }
+  /// All calls of these names fail from now on.
+  void fail(std::vector<std::string> calls, int error) {
+    fs_.before = [calls = std::move(calls), error](const std::string& call, const std::string&) {
+      return std::find(calls.begin(), calls.end(), call) != calls.end() ? error : 0;
+    };
+  }
+  void mend() { fs_.before = nullptr; }
 
   std::string path_of(const PageKey& key) const {
     const std::string hex = key.to_hex();
