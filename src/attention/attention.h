@@ -6,7 +6,7 @@
 // over head_dim in order with FMA; a segment of 256 positions is reduced on its own (maximum,
 // exponents, sum in 16 lanes, V rows in token order); segments are merged in ascending order. Lanes
 // never mix but for one fixed tree, so SIMD targets with FMA agree bit for bit as well
-// (docs/numerics.md).
+// (docs/numerics.md). K and V in bf16 are summed in pairs, the odd term first (ADR 9).
 #pragma once
 
 #include <cstddef>

@@ -14,11 +14,11 @@ namespace {
 /// rows, and pieces of a history when there are few rows.
 constexpr int kBlocksPerThread = 3;
 constexpr int kTasksPerThread = 12;
-/// Below this many rows the copies to f32 cost more than an even load gives.
+/// Below this many rows the copies cost more than an even load gives.
 constexpr int kMinSharedBlockRows = 24;
 /// A row costs at least this share of its bytes: with fewer rows memory sets the pace.
 constexpr int kMinRowsOfCost = 4;
-/// Rows that make it worth to copy what sequences share to f32: two sequences' three heads.
+/// Rows that make it worth to copy what sequences share: two sequences' three heads.
 constexpr int kMinPrefixRows = 6;
 /// kv heads of a row stay apart where there are fewer segments: a thread would go without.
 constexpr int kMinSegmentsPerThread = 2;

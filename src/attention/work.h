@@ -1,4 +1,4 @@
-// A thread's work memory for one block: packed queries, scores, records, copies of K and V in f32.
+// A thread's work memory for one block: packed queries, scores, records, copies of K and V.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace kvasir::attention {
 
 inline constexpr int kSegmentStrips = kSegmentTokens / cache::kStripTokens;
-/// Strips of K that are copied to f32 at a time.
+/// Strips of K that are copied at a time.
 inline constexpr int kStagedStrips = 4;
 /// Panels of 16 channels of V that are copied at a time: 64 channels, whole lines of f16.
 inline constexpr int kStagedPanels = 4;

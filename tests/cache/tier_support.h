@@ -186,6 +186,7 @@ inline TestPage page_of(std::uint64_t n, std::size_t payload_bytes = 3000) {
 class TierTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    // mkdtemp puts something unique in the place of the six X.
     std::string name = (std::filesystem::temp_directory_path() / "kvasir-tier-XXXXXX").string();
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     scratch_ = name;
