@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <system_error>
@@ -23,6 +24,10 @@ constexpr int kSpinsBeforeYield = 50000;
 constexpr int kSpinsBeforeYieldCrowded = 200;
 /// Spins before an idle worker parks: longer than the gap between two regions of a forward pass.
 constexpr int kSpinsBeforePark = 40000;
+
+/// Spins before a thread that has done its stretch looks at those of others: a look takes a line
+/// from a core that is about to use it, and mostly finds nothing.
+constexpr int kSpinsBeforeHelp = 24;
 
 /// Region numbers go up by two; the lowest bit marks one whose tasks stay with their own thread.
 constexpr std::uint32_t kOwnThreadBit = 1, kNextRegion = 2;
@@ -69,65 +74,96 @@ ThreadPool::ThreadPool(int n_threads)
 
 ThreadPool::~ThreadPool() {
   stopping_.store(true);
-  announce(region_ + kNextRegion, 0, nullptr, nullptr);
+  announce(Sharing::kOwnThread, 0, nullptr, nullptr, 0);
   for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::announce(std::uint32_t region, int n_tasks, Erased function, void* context) {
+/// Gives every thread its stretch of a new region; the caller's first task is taken already.
+void ThreadPool::announce(Sharing sharing, int n_tasks, Erased function, const void* body,
+                          std::size_t body_bytes) {
+  region_ = (region_ & ~kOwnThreadBit) + kNextRegion;
+  if (sharing == Sharing::kOwnThread) region_ |= kOwnThreadBit;
   const std::int64_t n = n_tasks;
-  n_tasks_left_.store(n_tasks, std::memory_order_relaxed);
   // Backwards: the others begin while the caller is still at it.
   for (int i = n_threads_ - 1; i >= 0; --i) {
     Stretch& stretch = stretches_[static_cast<std::size_t>(i)];
     const auto begin = static_cast<int>(n * i / n_threads_);
     stretch.end_task = static_cast<int>(n * (i + 1) / n_threads_);
     stretch.function = function;
-    stretch.context = context;
-    const auto n_left = static_cast<std::uint32_t>(stretch.end_task - begin);
-    stretch.ticket.store(std::uint64_t{region} << 32 | n_left, std::memory_order_seq_cst);
+    if (body_bytes > 0) std::memcpy(stretch.body, body, body_bytes);
+    const int n_left = std::max(0, stretch.end_task - begin - (i == 0 ? 1 : 0));
+    stretch.ticket.store(std::uint64_t{region_} << 32 | static_cast<std::uint32_t>(n_left),
+                         std::memory_order_release);
   }
-  region_ = region;
-  if (n_parked_.load(std::memory_order_seq_cst) > 0) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    wake_.notify_all();
+  // Whoever parks at this very moment may be missed: run_region looks again before it waits.
+  // Threads that meet in barriers wait for each other without coming back there.
+  if (sharing == Sharing::kOwnThread || n_parked_.load(std::memory_order_relaxed) > 0) {
+    wake_parked();
   }
 }
 
-void ThreadPool::run_region(Sharing sharing, int n_tasks, Erased function, void* context) {
+void ThreadPool::wake_parked() {
+  // A read-modify-write: either it sees who is about to park, or they see the tickets before it.
+  if (n_parked_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  wake_.notify_all();
+}
+
+void ThreadPool::run_region(Sharing sharing, int n_tasks, Erased function, const void* body,
+                            std::size_t body_bytes) {
   // A nested call would wait for itself; two callers would mix their regions.
-  KVASIR_CHECK(!in_region_.exchange(true, std::memory_order_relaxed));
+  KVASIR_CHECK(!in_region_.load(std::memory_order_relaxed));
+  in_region_.store(true, std::memory_order_relaxed);
   if (n_threads_ == 1) {
-    for (int task_idx = 0; task_idx < n_tasks; ++task_idx) function(context, task_idx, 0);
+    for (int task_idx = 0; task_idx < n_tasks; ++task_idx) function(body, task_idx, 0);
   } else if (n_tasks > 0) {
-    const std::uint32_t next = (region_ & ~kOwnThreadBit) + kNextRegion;
-    announce(sharing == Sharing::kOwnThread ? next | kOwnThreadBit : next, n_tasks, function,
-             context);
-    work_on(region_, 0);
-    spin_until(spins_before_yield_,
-               [&] { return n_tasks_left_.load(std::memory_order_acquire) == 0; });
+    announce(sharing, n_tasks, function, body, body_bytes);
+    int n_own = 0;
+    if (stretches_[0].end_task > 0) {
+      function(body, 0, 0);
+      n_own = 1 + take_tasks(region_, 0, 0);
+    }
+    const auto others_are_done = [&] {
+      return n_done_by_others_.load(std::memory_order_acquire) ==
+             n_expected_of_others_ + static_cast<std::uint64_t>(n_tasks - n_own);
+    };
+    for (int n_spins = 0; n_spins < kSpinsBeforeHelp && !others_are_done(); ++n_spins) cpu_relax();
+    if (!others_are_done()) {
+      wake_parked();
+      if (sharing == Sharing::kAnyThread) n_own += help_others(region_, 0);
+      spin_until(spins_before_yield_, others_are_done);
+    }
+    n_expected_of_others_ += static_cast<std::uint64_t>(n_tasks - n_own);
   }
   in_region_.store(false, std::memory_order_relaxed);
 }
 
-/// Does tasks of the region until none is left to take. Nothing happens if it has ended meanwhile.
-void ThreadPool::work_on(std::uint32_t region, int thread_idx) {
-  const int n_stretches = (region & kOwnThreadBit) != 0 ? 1 : n_threads_;
+/// Does tasks of one thread's stretch until none is left to take; how many. None if the region has
+/// ended meanwhile.
+int ThreadPool::take_tasks(std::uint32_t region, int owner_idx, int thread_idx) {
+  // A thread that has a task of the region may read its own stretch: it has seen its ticket.
+  const Stretch& own = stretches_[static_cast<std::size_t>(thread_idx)];
+  Stretch& stretch = stretches_[static_cast<std::size_t>(owner_idx)];
   int n_done = 0;
-  for (int i = 0; i < n_stretches; ++i) {
-    Stretch& stretch = stretches_[static_cast<std::size_t>((thread_idx + i) % n_threads_)];
-    std::uint64_t ticket = stretch.ticket.load(std::memory_order_acquire);
-    while (ticket >> 32 == region && static_cast<std::uint32_t>(ticket) != 0) {
-      if (!stretch.ticket.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) {
-        continue;  // `ticket` is the newer value
-      }
-      const int n_left = static_cast<int>(static_cast<std::uint32_t>(ticket));
-      stretch.function(stretch.context, stretch.end_task - n_left, thread_idx);
-      ++n_done;
-      ticket = stretch.ticket.load(std::memory_order_acquire);
+  std::uint64_t ticket = stretch.ticket.load(std::memory_order_acquire);
+  while (ticket >> 32 == region && static_cast<std::uint32_t>(ticket) != 0) {
+    if (!stretch.ticket.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel)) {
+      continue;  // `ticket` is the newer value
     }
+    const int n_left = static_cast<int>(static_cast<std::uint32_t>(ticket));
+    own.function(own.body, stretch.end_task - n_left, thread_idx);
+    ++n_done;
+    ticket = stretch.ticket.load(std::memory_order_acquire);
   }
-  // Once for all: the line goes back and forth between cores.
-  if (n_done > 0) n_tasks_left_.fetch_sub(n_done, std::memory_order_acq_rel);
+  return n_done;
+}
+
+int ThreadPool::help_others(std::uint32_t region, int thread_idx) {
+  int n_done = 0;
+  for (int i = 1; i < n_threads_; ++i) {
+    n_done += take_tasks(region, (thread_idx + i) % n_threads_, thread_idx);
+  }
+  return n_done;
 }
 
 void ThreadPool::barrier() {
@@ -142,25 +178,25 @@ void ThreadPool::barrier() {
              [&] { return barrier_generation_.load(std::memory_order_acquire) != generation; });
 }
 
+std::uint32_t ThreadPool::region_of(int thread_idx) const {
+  const Stretch& stretch = stretches_[static_cast<std::size_t>(thread_idx)];
+  return static_cast<std::uint32_t>(stretch.ticket.load(std::memory_order_acquire) >> 32);
+}
+
 /// Spins, then parks, until the thread's stretch is of another region than `seen`; that one.
 std::uint32_t ThreadPool::wait_for_region_after(std::uint32_t seen, int thread_idx) {
-  const std::atomic<std::uint64_t>& ticket =
-      stretches_[static_cast<std::size_t>(thread_idx)].ticket;
-  const auto region = [&](std::memory_order order) {
-    return static_cast<std::uint32_t>(ticket.load(order) >> 32);
-  };
-  for (int n_spins = 0; region(std::memory_order_acquire) == seen; ++n_spins) {
+  for (int n_spins = 0; region_of(thread_idx) == seen; ++n_spins) {
     cpu_relax();
     if (n_spins < kSpinsBeforePark) {
       if (n_spins % spins_before_yield_ == spins_before_yield_ - 1) sched_yield();
       continue;
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    n_parked_.fetch_add(1, std::memory_order_seq_cst);
-    wake_.wait(lock, [&] { return region(std::memory_order_seq_cst) != seen; });
-    n_parked_.fetch_sub(1, std::memory_order_seq_cst);
+    n_parked_.fetch_add(1, std::memory_order_acq_rel);
+    wake_.wait(lock, [&] { return region_of(thread_idx) != seen; });
+    n_parked_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  return region(std::memory_order_acquire);
+  return region_of(thread_idx);
 }
 
 void ThreadPool::worker(int thread_idx) {
@@ -168,7 +204,16 @@ void ThreadPool::worker(int thread_idx) {
   while (true) {
     region = wait_for_region_after(region, thread_idx);
     if (stopping_.load()) return;
-    work_on(region, thread_idx);
+    // Reported at once: mostly it is all that the caller waits for.
+    const auto report = [&](int n_done) {
+      if (n_done == 0) return;
+      n_done_by_others_.fetch_add(static_cast<std::uint64_t>(n_done), std::memory_order_acq_rel);
+    };
+    report(take_tasks(region, thread_idx, thread_idx));
+    if ((region & kOwnThreadBit) != 0) continue;
+    int n_spins = 0;
+    for (; n_spins < kSpinsBeforeHelp && region_of(thread_idx) == region; ++n_spins) cpu_relax();
+    if (n_spins == kSpinsBeforeHelp) report(help_others(region, thread_idx));
   }
 }
 

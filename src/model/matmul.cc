@@ -21,7 +21,7 @@ constexpr int kPrepareFloats = 2048;
 // Up to this many tokens the weights' stream decides: each thread has one stretch of it, in some
 // pieces, so that others can help a thread that is held up.
 constexpr int kStreamTokens = 2;
-constexpr int kStreamPieces = 32;
+constexpr int kStreamPieces = 12;
 // With more tokens, tasks per thread wanted (measured: 8 leave 8 % of a prefill's time to waits).
 constexpr int kTasksPerThread = 24;
 
@@ -55,18 +55,18 @@ int tokens_per_task(Kernel kernel, int n_cols) {
 void matmul_stream(ThreadPool& pool, Kernel kernel, const MatmulOperands& operands) {
   const std::int64_t n_blocks = operands.weights.n_blocks();
   const std::int64_t n_tasks = std::min<std::int64_t>(n_blocks, kStreamPieces * pool.n_threads());
-  pool.for_tasks(static_cast<int>(n_tasks), [&](int task_idx, int) {
+  pool.for_tasks(static_cast<int>(n_tasks), [=](int task_idx, int) {
     const std::int64_t begin = n_blocks * task_idx / n_tasks;
     const std::int64_t end = n_blocks * (task_idx + 1) / n_tasks;
     run_kernel(kernel, operands,
-               {static_cast<int>(begin), static_cast<int>(end - begin), 0, operands.x.n_tokens()});
+               {static_cast<int>(begin), static_cast<int>(end - begin), 0, operands.x.n_tokens});
   });
 }
 
 // Tasks of a few row blocks times some tokens, taken in turn; tokens outermost, so that the
 // activations in a thread's L2 serve many tasks.
 void matmul_tasks(ThreadPool& pool, Kernel kernel, const MatmulOperands& operands) {
-  const int n_tokens = operands.x.n_tokens();
+  const int n_tokens = operands.x.n_tokens;
   const int n_blocks = operands.weights.n_blocks();
   const int task_tokens = tokens_per_task(kernel, operands.weights.n_cols());
   const int n_token_tasks = (n_tokens + task_tokens - 1) / task_tokens;
@@ -92,21 +92,20 @@ void matmul_tasks(ThreadPool& pool, Kernel kernel, const MatmulOperands& operand
 void Activations::assign(ActivationMode mode, const float* x, int n_tokens, int n_cols,
                          std::size_t row_stride) {
   mode_ = mode;
-  x_ = x;
-  n_tokens_ = n_tokens;
-  n_cols_ = n_cols;
-  row_stride_ = row_stride;
+  rows_ = {.x = x, .row_stride = row_stride, .n_tokens = n_tokens, .n_cols = n_cols};
   const std::size_t bytes = bytes_for(mode, n_tokens, n_cols);
   if (bytes > buffer_.size()) {
     buffer_ = AlignedBuffer();  // give the old one back before asking for more
     buffer_ = AlignedBuffer(bytes);
   }
+  if (mode == ActivationMode::kInt8 && n_cols % kUnitCols == 0) {
+    rows_.int8 = reinterpret_cast<ActivationGroup*>(buffer_.data());
+  }
 }
 
 void Activations::quantize(int token) {
   if (!has_groups()) return;
-  auto* groups = reinterpret_cast<ActivationGroup*>(buffer_.data());
-  quantize_activations(row(token), n_cols_, groups + group_idx(token));
+  quantize_activations(rows_.row(token), n_cols(), rows_.int8 + rows_.group_idx(token));
 }
 
 void Activations::prepare(ThreadPool& pool, ActivationMode mode, const float* x, int n_tokens,
@@ -131,7 +130,7 @@ void matmul(ThreadPool& pool, const Matrix& w, const Activations& x, float* y,
   if (x.n_tokens() == 0 || w.n_rows() == 0) return;
   const Kernel kernel = kernel_for(w, x);
   KVASIR_CHECK(kernel == Kernel::kFloat || x.has_groups());
-  const MatmulOperands operands{w, x, y, y_stride};
+  const MatmulOperands operands{w, x.rows(), y, y_stride};
   const std::size_t work = w.packed_bytes() * static_cast<std::size_t>(x.n_tokens());
   const bool serial = pool.n_threads() == 1 || work < kSerialBytes;
   if (x.n_tokens() <= kStreamTokens) {
@@ -150,9 +149,9 @@ void matmul_reference(const Matrix& w, const Activations& x, float* y, std::size
     for (int token = 0; token < x.n_tokens(); ++token) {
       double sum = 0;
       for (int col = 0; col < w.n_cols(); ++col) {
-        double value = x.row(token)[col];
+        double value = x.rows().row(token)[col];
         if (quantized) {
-          const ActivationGroup& group = x.groups(token)[col / kUnitCols];
+          const ActivationGroup& group = x.rows().groups(token)[col / kUnitCols];
           value = static_cast<double>(group.scale) * group.codes[col % kUnitCols];
         }
         sum += value * static_cast<double>(weights[static_cast<std::size_t>(col)]);

@@ -32,7 +32,22 @@ struct alignas(64) ActivationGroup {
 };
 static_assert(sizeof(ActivationGroup) == 64);
 
-/// Rows of activations as the kernels read them; reused from step to step, grows when needed.
+/// What kernels read of activations.
+struct ActivationRows {
+  const float* x = nullptr;
+  std::size_t row_stride = 0;       ///< floats
+  ActivationGroup* int8 = nullptr;  ///< [n_tokens][n_cols / 32]; null: none
+  int n_tokens = 0, n_cols = 0;
+
+  const float* row(int token) const { return x + static_cast<std::size_t>(token) * row_stride; }
+  /// The int8 form. Shape: [n_cols / 32]. Requires: it is there.
+  const ActivationGroup* groups(int token) const { return int8 + group_idx(token); }
+  std::size_t group_idx(int token) const {
+    return static_cast<std::size_t>(token) * static_cast<std::size_t>(n_cols / 32);
+  }
+};
+
+/// Rows of activations with room for their int8 form; reused from step to step, grows when needed.
 class Activations {
  public:
   /// Takes `n_tokens` rows of `n_cols` floats (row t at `x + t * row_stride`), and room for their
@@ -48,28 +63,17 @@ class Activations {
                std::size_t row_stride);
 
   ActivationMode mode() const { return mode_; }
-  int n_tokens() const { return n_tokens_; }
-  int n_cols() const { return n_cols_; }
-  const float* row(int token) const { return x_ + static_cast<std::size_t>(token) * row_stride_; }
-  std::size_t row_stride() const { return row_stride_; }
-  /// The int8 form. Shape: [n_cols / 32]. Requires: has_groups().
-  const ActivationGroup* groups(int token) const {
-    return reinterpret_cast<const ActivationGroup*>(buffer_.data()) + group_idx(token);
-  }
-  bool has_groups() const { return mode_ == ActivationMode::kInt8 && n_cols_ % 32 == 0; }
+  const ActivationRows& rows() const { return rows_; }
+  int n_tokens() const { return rows_.n_tokens; }
+  int n_cols() const { return rows_.n_cols; }
+  bool has_groups() const { return rows_.int8 != nullptr; }
   std::size_t scratch_bytes() const { return buffer_.size(); }
   /// Of the int8 form that `prepare` will keep.
   static std::size_t bytes_for(ActivationMode mode, int n_tokens, int n_cols);
 
  private:
-  std::size_t group_idx(int token) const {
-    return static_cast<std::size_t>(token) * static_cast<std::size_t>(n_cols_ / 32);
-  }
-
   ActivationMode mode_ = ActivationMode::kFloat32;
-  const float* x_ = nullptr;
-  int n_tokens_ = 0, n_cols_ = 0;
-  std::size_t row_stride_ = 0;
+  ActivationRows rows_;
   AlignedBuffer buffer_;
 };
 

@@ -198,7 +198,7 @@ void FloatBlocks(const MatmulOperands& operands, const MatmulRange& range, int b
   const Matrix& w = operands.weights;
   const std::uint8_t* block = w.block(block_idx);
   const float* x = operands.x.row(range.first_token);
-  const std::size_t x_stride = operands.x.row_stride();
+  const std::size_t x_stride = operands.x.row_stride;
   const auto direct = [&]<class Load>(Load) {
     using Value = typename Load::Value;
     FloatTokens<Load, kBlocks>(reinterpret_cast<const Value*>(block),

@@ -9,10 +9,10 @@
 
 namespace kvasir::model {
 
-/// One matmul, seen from a kernel.
+/// One matmul, seen from a kernel. Small, and a value: each thread has its own.
 struct MatmulOperands {
   const Matrix& weights;
-  const Activations& x;
+  ActivationRows x;
   float* y;
   std::size_t y_stride;  ///< floats
 };
@@ -26,7 +26,7 @@ struct MatmulRange {
 /// Tokens a float task may hold: the kernel keeps their sums on its stack.
 inline constexpr int kFloatTaskTokens = 192;
 
-/// Integer weights times int8 activations. Requires: x.has_groups(); codes are kW4 (kW8).
+/// Integer weights times int8 activations. Requires: x.int8; codes are kW4 (kW8).
 void matmul_w4(const MatmulOperands& operands, const MatmulRange& range);
 void matmul_w8(const MatmulOperands& operands, const MatmulRange& range);
 /// Any weights times float activations. Requires: range.n_tokens <= kFloatTaskTokens.

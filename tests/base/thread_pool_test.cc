@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -158,6 +159,19 @@ TEST(ThreadPool, AConstBodyAndATemporaryOneWork) {
   pool.run(body);
   pool.run([&](int) { ++n_calls; });
   EXPECT_EQ(n_calls.load(), 4);
+}
+
+TEST(ThreadPool, BodiesThatAreTooLargeOrNoPlainBytesWork) {
+  ThreadPool pool(3);
+  std::atomic<std::int64_t> sum{0};
+  std::array<std::int64_t, 40> large{};
+  large[39] = 7;
+  const std::vector<std::int64_t> owner = {5};
+  for (int region = 0; region < 200; ++region) {
+    pool.for_tasks(9, [large, &sum](int task_idx, int) { sum += large[39] * task_idx; });
+    pool.for_tasks(9, [owner, &sum](int task_idx, int) { sum += owner[0] * task_idx; });
+  }
+  EXPECT_EQ(sum.load(), 200 * (7 + 5) * 36);
 }
 
 TEST(ThreadPool, MoreThreadsThanCoresFinish) {

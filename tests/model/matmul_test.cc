@@ -101,7 +101,7 @@ void expect_close(const Weights& w, ActivationMode mode, const float* x, int n_t
       for (int c = 0; c < m.n_cols(); ++c) {
         double value = x[t * m.n_cols() + c];
         if (integer) {
-          const ActivationGroup& group = activations.groups(t)[c / 32];
+          const ActivationGroup& group = activations.rows().groups(t)[c / 32];
           value = static_cast<double>(group.scale) * group.codes[c % 32];
         }
         magnitude +=
@@ -252,7 +252,7 @@ TEST(Activations, CodesAreNearestAndSumsAreTheirs) {
     ASSERT_TRUE(activations.has_groups());
     for (int t = 0; t < n_tokens; ++t) {
       for (int g = 0; g < n_cols / 32; ++g) {
-        const ActivationGroup& group = activations.groups(t)[g];
+        const ActivationGroup& group = activations.rows().groups(t)[g];
         const float* values = misaligned + t * n_cols + 32 * g;
         float magnitude = 0;
         int sums[2] = {0, 0};
@@ -271,7 +271,8 @@ TEST(Activations, CodesAreNearestAndSumsAreTheirs) {
         }
       }
     }
-    std::vector<ActivationGroup> all(activations.groups(0), activations.groups(0) + 9);
+    std::vector<ActivationGroup> all(activations.rows().groups(0),
+                                     activations.rows().groups(0) + 9);
     if (first.empty()) first = all;
     EXPECT_EQ(std::memcmp(all.data(), first.data(), all.size() * sizeof(ActivationGroup)), 0)
         << target;
@@ -287,7 +288,7 @@ TEST(Activations, ZeroTinyAndNanGroups) {
   for_each_target([&](const char* target) {
     Activations activations;
     activations.prepare(pool, ActivationMode::kInt8, x.data(), 1, 128, 128);
-    const ActivationGroup* groups = activations.groups(0);
+    const ActivationGroup* groups = activations.rows().groups(0);
     EXPECT_EQ(groups[0].scale, 0.0f) << target;
     EXPECT_EQ(groups[1].scale, 0.0f) << target;
     EXPECT_EQ(groups[1].codes[0], 0) << target;
