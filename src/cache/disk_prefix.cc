@@ -62,6 +62,7 @@ struct KvCache::Impl::PageLoad {
   std::span<const TokenId> tokens;
   std::vector<PageId> pages;          ///< one per group; kNoPage: the file lacks it
   std::vector<std::uint8_t> payload;  ///< of several groups; one is read into its frame
+  GetOutcome outcome = GetOutcome::kMiss;
 };
 
 void KvCache::Impl::drop(PageLoad& load) {
@@ -76,9 +77,14 @@ bool KvCache::Impl::prepare(PageLoad& load, std::span<const TokenId> tokens) {
   load.tokens = tokens;
   std::string has(groups.size(), '1');
   if (groups.size() > 1) {
-    const Result<PageHeader> header = options.disk->header(load.key);
-    if (!header || header->description.rfind(kDescription, 0) != 0) return false;
-    has = header->description.substr(kDescription.size());
+    std::string description;
+    if (const auto known = options.disk->known(load.key)) {
+      description = known->description;
+    } else if (const Result<PageHeader> header = options.disk->header(load.key)) {
+      description = header->description;  // another process wrote it
+    }
+    if (description.rfind(kDescription, 0) != 0) return false;
+    has = description.substr(kDescription.size());
     if (has.size() != groups.size()) return false;
   }
   std::size_t n_bytes = 0;
@@ -96,9 +102,24 @@ bool KvCache::Impl::prepare(PageLoad& load, std::span<const TokenId> tokens) {
   return n_bytes > 0;
 }
 
-/// Puts a page that was read into the tree. False: the page before it has left the tree.
-bool KvCache::Impl::adopt(PageLoad& load, const PageKey& root, double compute_seconds,
-                          Sequence::State& state) {
+/// Reads prepared pages, first ones first.
+void KvCache::Impl::read(std::span<PageLoad> loads, double deadline_seconds) {
+  std::vector<GetRequest> requests;
+  for (PageLoad& load : loads) {
+    std::span<std::uint8_t> out = load.payload;
+    if (groups.size() == 1) {
+      out = {groups[0]->pool.frame(load.pages[0]), groups[0]->pool.frame_bytes()};
+    }
+    requests.push_back({load.key, load.tokens, out});
+  }
+  options.disk->get_many(requests, deadline_seconds);
+  for (std::size_t i = 0; i < loads.size(); ++i) loads[i].outcome = requests[i].outcome;
+}
+
+/// Puts a page that was read into the tree, after `state.path`. None: the page before it has left
+/// the tree.
+NodeId KvCache::Impl::adopt(PageLoad& load, const PageKey& root, double compute_seconds,
+                            const Sequence::State& state) {
   const std::uint8_t* from = load.payload.data();
   SealedPage page;
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -115,12 +136,9 @@ bool KvCache::Impl::adopt(PageLoad& load, const PageKey& root, double compute_se
   const PrefixTree::Insert insert = state.path.empty()
                                         ? tree->insert(root, page, now())
                                         : tree->insert(state.path.back(), page, now());
-  if (!insert.node.is_none()) {
-    if (insert.is_new) add_tree_owner(load.pages);
-    state.extend_path(insert.node);
-  }
+  if (insert.is_new) add_tree_owner(load.pages);
   drop(load);  // the tree's now
-  return !insert.node.is_none();
+  return insert.node;
 }
 
 std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
@@ -148,33 +166,26 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
   double deadline = kShareAtRisk * page_seconds * static_cast<double>(keys.size());
   for (std::size_t done = 0, size = kFirstBatch; done < keys.size();) {
     std::vector<PageLoad> loads;
-    std::vector<GetRequest> requests;
     for (; loads.size() < size && done + loads.size() < keys.size();) {
       PageLoad load;
       load.key = keys[done + loads.size()];
       if (!prepare(load, tokens_of(done + loads.size()))) break;
       loads.push_back(std::move(load));
     }
-    for (PageLoad& load : loads) {
-      std::span<std::uint8_t> out = load.payload;
-      if (groups.size() == 1) {
-        out = {groups[0]->pool.frame(load.pages[0]), groups[0]->pool.frame_bytes()};
-      }
-      requests.push_back({load.key, load.tokens, out});
-    }
     const double start = now();
-    options.disk->get_many(requests, seconds_per_token > 0 ? deadline : kPatienceSeconds);
+    read(loads, seconds_per_token > 0 ? deadline : kPatienceSeconds);
     const double seconds_per_page = (now() - start) / std::max<double>(1, loads.size());
 
     std::size_t n_hits = 0;
-    while (n_hits < loads.size() && requests[n_hits].outcome == GetOutcome::kHit &&
-           adopt(loads[n_hits], root, page_seconds, state)) {
-      ++n_hits;
+    for (; n_hits < loads.size() && loads[n_hits].outcome == GetOutcome::kHit; ++n_hits) {
+      const NodeId node = adopt(loads[n_hits], root, page_seconds, state);
+      if (node.is_none()) break;
+      state.extend_path(node);
     }
     for (PageLoad& load : loads) drop(load);
     done += n_hits;
     if (n_hits < loads.size()) {
-      if (requests[n_hits].outcome == GetOutcome::kCorrupt) return MatchEnd::kCorrupt;
+      if (loads[n_hits].outcome == GetOutcome::kCorrupt) return MatchEnd::kCorrupt;
       if (options.disk->health().state == HealthState::kDown) return MatchEnd::kTierDown;
       const bool is_slow = seconds_per_token > 0 && now() - start >= deadline;
       return is_slow ? MatchEnd::kLoadSlowerThanRecompute : MatchEnd::kEvicted;
@@ -187,6 +198,34 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
     deadline = std::min(page_seconds, 4 * seconds_per_page) * static_cast<double>(size);
   }
   return std::nullopt;
+}
+
+std::optional<MatchEnd> KvCache::Impl::load_partial(const PageKey& root,
+                                                    std::span<const TokenId> rest, int n_equal,
+                                                    int n_prompt, double seconds_per_token,
+                                                    const Sequence::State& state) {
+  const PageKey parent = state.path.empty() ? root : tree->key(state.path.back());
+  const auto known = options.disk->nearest_follower(parent, rest);
+  if (!known || known->tokens.size() != static_cast<std::size_t>(options.page_tokens)) {
+    return std::nullopt;
+  }
+  const auto end =
+      std::mismatch(rest.begin(), rest.end(), known->tokens.begin(), known->tokens.end()).first;
+  const auto n_more = static_cast<int>(end - rest.begin()) - n_equal;
+  PageLoad load;
+  load.key = known->key;
+  if (n_more <= 0 || !prepare(load, known->tokens)) return std::nullopt;
+  // Late is what takes longer than computing the tokens would, or than may be lost of a prompt.
+  const double deadline =
+      seconds_per_token * std::min<double>(n_more, kShareAtRisk * static_cast<double>(n_prompt));
+  read({&load, 1}, seconds_per_token > 0 ? deadline : kPatienceSeconds);
+  if (load.outcome == GetOutcome::kHit) {
+    adopt(load, root, seconds_per_token * options.page_tokens, state);
+    return std::nullopt;
+  }
+  drop(load);
+  if (load.outcome == GetOutcome::kCorrupt) return MatchEnd::kCorrupt;
+  return seconds_per_token > 0 ? std::optional(MatchEnd::kLoadSlowerThanRecompute) : std::nullopt;
 }
 
 bool KvCache::flush(double deadline_seconds) {

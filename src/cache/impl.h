@@ -71,9 +71,17 @@ class KvCache::Impl {
   /// why it stopped, when it was the disk's fault.
   std::optional<MatchEnd> load_pages(const PageKey& root, std::span<const TokenId> tokens,
                                      double seconds_per_token, Sequence::State& state);
+  /// Brings into the tree the page after `state.path` that shares the most of its first tokens with
+  /// `rest`, if more than `n_equal`, so many that computing them takes longer than reading it.
+  /// `n_prompt` is what all of the prompt has. Returns why not, when there is such a page.
+  std::optional<MatchEnd> load_partial(const PageKey& root, std::span<const TokenId> rest,
+                                       int n_equal, int n_prompt, double seconds_per_token,
+                                       const Sequence::State& state);
   struct PageLoad;
   bool prepare(PageLoad& load, std::span<const TokenId> tokens);
-  bool adopt(PageLoad& load, const PageKey& root, double compute_seconds, Sequence::State& state);
+  void read(std::span<PageLoad> loads, double deadline_seconds);
+  NodeId adopt(PageLoad& load, const PageKey& root, double compute_seconds,
+               const Sequence::State& state);
   void drop(PageLoad& load);
 
   const CacheOptions options;

@@ -124,9 +124,21 @@ Match KvCache::Impl::find(const PageKey& root, std::span<const TokenId> tokens,
   state.set_path(match.nodes);
   if (writer == nullptr || match.end == MatchEnd::kLastToken) return match;
   const std::size_t n_before = state.path.size();
-  const std::optional<MatchEnd> end = load_pages(root, tokens, seconds_per_token, state);
+  std::optional<MatchEnd> end = load_pages(root, tokens, seconds_per_token, state);
   match = tree->match(root, tokens);  // loading may have evicted what was found before
+  const int n_partial = match.n_partial;
+  const int n_whole = static_cast<int>(match.nodes.size()) * options.page_tokens;
+  // The last token is never reused, nor looked for.
+  const int n_wanted = std::min(static_cast<int>(tokens.size()) - 1 - n_whole, options.page_tokens);
+  if (!end && n_wanted > n_partial) {
+    const auto rest =
+        tokens.subspan(static_cast<std::size_t>(n_whole), static_cast<std::size_t>(n_wanted));
+    end = load_partial(root, rest, n_partial, static_cast<int>(tokens.size()), seconds_per_token,
+                       state);
+    match = tree->match(root, tokens);
+  }
   match.n_loaded = static_cast<int>(match.nodes.size() - n_before) * options.page_tokens;
+  if (match.n_partial > n_partial) match.n_loaded += match.n_partial;
   if (end && match.end != MatchEnd::kLastToken) {
     match.end = *end;
     match.cached = match.wanted = -1;

@@ -7,22 +7,23 @@
 namespace kvasir::cache {
 
 DiskIndex::Rank DiskIndex::rank(const PageKey& key, const Entry& entry) const {
-  return {n_followers_.contains(key), entry.use};
+  return {followers_.contains(key), entry.use};
 }
 
-void DiskIndex::add_follower(const PageKey& parent) {
+void DiskIndex::add_follower(const PageKey& parent, const PageKey& key) {
   const auto entry = entries_.find(parent);
   if (entry != entries_.end()) order_.erase(rank(parent, entry->second));
-  ++n_followers_[parent];
+  followers_[parent].insert(key);
   if (entry != entries_.end()) order_.emplace(rank(parent, entry->second), parent);
 }
 
-void DiskIndex::drop_follower(const PageKey& parent) {
-  const auto followers = n_followers_.find(parent);
-  KVASIR_CHECK(followers != n_followers_.end() && followers->second > 0);
+void DiskIndex::drop_follower(const PageKey& parent, const PageKey& key) {
+  const auto followers = followers_.find(parent);
+  KVASIR_CHECK(followers != followers_.end());
   const auto entry = entries_.find(parent);
   if (entry != entries_.end()) order_.erase(rank(parent, entry->second));
-  if (--followers->second == 0) n_followers_.erase(followers);
+  KVASIR_CHECK(followers->second.erase(key) == 1);
+  if (followers->second.empty()) followers_.erase(followers);
   if (entry != entries_.end()) order_.emplace(rank(parent, entry->second), parent);
 }
 
@@ -35,7 +36,7 @@ void DiskIndex::put(const PageKey& key, Entry entry) {
   const auto [place, is_new] = entries_.emplace(key, entry);
   KVASIR_CHECK(is_new);
   order_.emplace(rank(key, place->second), key);
-  add_follower(parent);
+  add_follower(parent, key);
 }
 
 const DiskIndex::Entry* DiskIndex::find(const PageKey& key) const {
@@ -68,7 +69,7 @@ bool DiskIndex::erase(const PageKey& key, std::uint64_t generation) {
   if (found == entries_.end() || found->second.generation != generation) return false;
   const PageKey parent = found->second.parent;
   const PageKey erased = key;  // the caller's may lie in what goes now
-  drop_follower(parent);
+  drop_follower(parent, erased);
   order_.erase(rank(erased, found->second));
   KVASIR_CHECK(bytes_ >= found->second.file_bytes);
   bytes_ -= found->second.file_bytes;
@@ -79,7 +80,7 @@ bool DiskIndex::erase(const PageKey& key, std::uint64_t generation) {
 void DiskIndex::clear() {
   entries_.clear();
   order_.clear();
-  n_followers_.clear();
+  followers_.clear();
   bytes_ = 0;
 }
 
@@ -117,6 +118,23 @@ std::vector<PageKey> DiskIndex::by_use() const {
   keys.reserve(uses.size());
   for (const auto& use : uses) keys.push_back(use.second);
   return keys;
+}
+
+const PageKey* DiskIndex::nearest_follower(const PageKey& parent,
+                                           std::span<const TokenId> tokens) const {
+  const auto found = followers_.find(parent);
+  if (found == followers_.end()) return nullptr;
+  const PageKey* nearest = nullptr;
+  std::ptrdiff_t most = 0;
+  for (const PageKey& key : found->second) {
+    const std::vector<TokenId>& theirs = find(key)->tokens;
+    const auto [end, unused] =
+        std::mismatch(tokens.begin(), tokens.end(), theirs.begin(), theirs.end());
+    if (end - tokens.begin() <= most) continue;
+    most = end - tokens.begin();
+    nearest = &key;
+  }
+  return nearest;
 }
 
 }  // namespace kvasir::cache

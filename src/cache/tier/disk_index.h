@@ -10,6 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,7 +30,8 @@ class DiskIndex {
     PageKey parent;
     PageKey root;
     Position first_token = 0;
-    int n_tokens = 0;
+    std::vector<TokenId> tokens;
+    std::string description;  ///< the writer's
     std::uint64_t file_bytes = 0;
     std::int64_t created_seconds = 0;
     std::int64_t last_used_ns = 0;  ///< since 1970
@@ -58,6 +62,9 @@ class DiskIndex {
   void reorder();
   /// By use, the oldest first. Cost: O(n log n).
   std::vector<PageKey> by_use() const;
+  /// Of the pages that follow `parent` the one that agrees longest with `tokens`, by at least one.
+  /// Null when there is none; valid until the next change. Cost: O(followers (tokens + log n)).
+  const PageKey* nearest_follower(const PageKey& parent, std::span<const TokenId> tokens) const;
 
   std::size_t size() const { return entries_.size(); }
   std::uint64_t bytes() const { return bytes_; }
@@ -68,13 +75,14 @@ class DiskIndex {
   /// Has followers, use: the first in this order is the victim.
   using Rank = std::pair<bool, std::uint64_t>;
   Rank rank(const PageKey& key, const Entry& entry) const;
-  void add_follower(const PageKey& parent);
-  void drop_follower(const PageKey& parent);
+  void add_follower(const PageKey& parent, const PageKey& key);
+  void drop_follower(const PageKey& parent, const PageKey& key);
 
   // Trees, not hash tables: keys come from files' names, which somebody may have chosen to collide.
   std::map<PageKey, Entry, KeyLess> entries_;
   std::map<Rank, PageKey> order_;
-  std::map<PageKey, std::size_t, KeyLess> n_followers_;  ///< of parents, indexed or not
+  std::map<PageKey, std::set<PageKey, KeyLess>, KeyLess>
+      followers_;  ///< of parents, indexed or not
   std::uint64_t bytes_ = 0;
   std::uint64_t next_generation_ = 1;
   std::uint64_t next_use_ = 1;

@@ -86,7 +86,8 @@ DiskIndex::Entry DiskTier::entry_of(const PageHeader& header, const FileInfo& in
   return {.parent = header.parent,
           .root = header.root,
           .first_token = header.first_token,
-          .n_tokens = static_cast<int>(header.tokens.size()),
+          .tokens = header.tokens,
+          .description = header.description,
           .file_bytes = info.bytes,
           .created_seconds = header.created_seconds,
           .last_used_ns = info.modified_ns};
@@ -157,7 +158,8 @@ Status DiskTier::write_page(const PageRecord& record) {
   index_.put(record.key, {.parent = record.parent,
                           .root = record.root,
                           .first_token = record.first_token,
-                          .n_tokens = static_cast<int>(record.tokens.size()),
+                          .tokens = {record.tokens.begin(), record.tokens.end()},
+                          .description = std::string(record.description),
                           .file_bytes = header.size() + record.payload.size(),
                           .created_seconds = created_seconds,
                           .last_used_ns = now_ns});
@@ -257,6 +259,22 @@ bool DiskTier::contains(const PageKey& key) {
   return info.ok() && info.value.kind == FileKind::kFile;
 }
 
+std::optional<DiskTier::KnownPage> DiskTier::known(const PageKey& key) const {
+  const std::lock_guard lock(mutex_);
+  const DiskIndex::Entry* entry = index_.find(key);
+  if (entry == nullptr) return std::nullopt;
+  return KnownPage{key, entry->tokens, entry->description};
+}
+
+std::optional<DiskTier::KnownPage> DiskTier::nearest_follower(
+    const PageKey& parent, std::span<const TokenId> tokens) const {
+  const std::lock_guard lock(mutex_);
+  const PageKey* key = index_.nearest_follower(parent, tokens);
+  if (key == nullptr) return std::nullopt;
+  const DiskIndex::Entry* entry = index_.find(*key);
+  return KnownPage{*key, entry->tokens, entry->description};
+}
+
 Status DiskTier::remove(const PageKey& key) {
   const std::lock_guard writers(write_mutex_);
   const std::uint64_t generation = generation_of(key);
@@ -296,7 +314,7 @@ std::vector<PageInfo> DiskTier::list() const {
          .parent = entry.parent,
          .root = entry.root,
          .first_token = entry.first_token,
-         .n_tokens = entry.n_tokens,
+         .n_tokens = static_cast<int>(entry.tokens.size()),
          .file_bytes = entry.file_bytes,
          .age_seconds =
              static_cast<double>(now_ns) / 1e9 - static_cast<double>(entry.created_seconds),

@@ -135,6 +135,19 @@ class DiskTier {
   /// A hint: the page may be damaged, or gone by the time of the get.
   bool contains(const PageKey& key);
 
+  /// What the index knows of a page, without a look at the disk.
+  struct KnownPage {
+    PageKey key;
+    std::vector<TokenId> tokens;
+    std::string description;
+  };
+  /// Absent: only the disk can tell, see header.
+  std::optional<KnownPage> known(const PageKey& key) const;
+  /// Of the known pages that follow `parent` (a page or a root) the one that agrees longest with
+  /// `tokens`, by at least one. Cost: O(followers).
+  std::optional<KnownPage> nearest_follower(const PageKey& parent,
+                                            std::span<const TokenId> tokens) const;
+
   /// Errors: kNotFound, kIo.
   Status remove(const PageKey& key);
 
