@@ -62,6 +62,7 @@ struct KvCache::Impl::PageLoad {
   std::span<const TokenId> tokens;
   std::vector<PageId> pages;          ///< one per group; kNoPage: the file lacks it
   std::vector<std::uint8_t> payload;  ///< of several groups; one is read into its frame
+  bool is_damaged = false;            ///< so says its header
 };
 
 void KvCache::Impl::drop(PageLoad& load) {
@@ -77,6 +78,7 @@ bool KvCache::Impl::prepare(PageLoad& load, std::span<const TokenId> tokens) {
   std::string has(groups.size(), '1');
   if (groups.size() > 1) {
     const Result<PageHeader> header = options.disk->header(load.key);
+    load.is_damaged = !header && header.error().code == ErrorCode::kCorruption;
     if (!header || header->description.rfind(kDescription, 0) != 0) return false;
     has = header->description.substr(kDescription.size());
     if (has.size() != groups.size()) return false;
@@ -149,10 +151,13 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
   for (std::size_t done = 0, size = kFirstBatch; done < keys.size();) {
     std::vector<PageLoad> loads;
     std::vector<GetRequest> requests;
+    bool is_damaged = false;  // what stopped the batch
     for (; loads.size() < size && done + loads.size() < keys.size();) {
       PageLoad load;
       load.key = keys[done + loads.size()];
-      if (!prepare(load, tokens_of(done + loads.size()))) break;
+      const bool is_ready = prepare(load, tokens_of(done + loads.size()));
+      is_damaged = load.is_damaged;
+      if (!is_ready) break;
       loads.push_back(std::move(load));
     }
     for (PageLoad& load : loads) {
@@ -179,7 +184,11 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
       const bool is_slow = seconds_per_token > 0 && now() - start >= deadline;
       return is_slow ? MatchEnd::kLoadSlowerThanRecompute : MatchEnd::kEvicted;
     }
-    if (loads.size() < size && done < keys.size()) return std::nullopt;  // no room for more
+    if (loads.size() < size && done < keys.size()) {
+      if (is_damaged) return MatchEnd::kCorrupt;
+      const bool is_down = options.disk->health().state == HealthState::kDown;
+      return is_down ? std::optional(MatchEnd::kTierDown) : std::nullopt;  // or no room for more
+    }
     if (seconds_per_token > 0 && seconds_per_page > page_seconds) {
       return done < keys.size() ? std::optional(MatchEnd::kLoadSlowerThanRecompute) : std::nullopt;
     }
