@@ -19,12 +19,14 @@ if ! command -v dpkg-query >/dev/null; then
   exit 0
 fi
 
+# A package may be there for another machine as well, or only for it (tests/arm).
+installed="($(dpkg --print-architecture)|all) installed"
 missing=()
 for package in "${packages[@]}"; do
   # Another Python may come first in the path, with a pip of its own.
   if [ "$package" = python3-pip ] && python3 -c 'import pip' 2>/dev/null; then continue; fi
-  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-  if [ "$status" != installed ]; then missing+=("$package"); fi
+  states=$(dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "$package" 2>/dev/null || true)
+  if ! grep -Eqx "$installed" <<<"$states"; then missing+=("$package"); fi
 done
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 

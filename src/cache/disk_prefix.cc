@@ -63,6 +63,7 @@ struct KvCache::Impl::PageLoad {
   std::vector<PageId> pages;          ///< one per group; kNoPage: the file lacks it
   std::vector<std::uint8_t> payload;  ///< of several groups; one is read into its frame
   GetOutcome outcome = GetOutcome::kMiss;
+  bool is_damaged = false;  ///< so says its header
 };
 
 void KvCache::Impl::drop(PageLoad& load) {
@@ -80,8 +81,10 @@ bool KvCache::Impl::prepare(PageLoad& load, std::span<const TokenId> tokens) {
     std::string description;
     if (const auto known = options.disk->known(load.key)) {
       description = known->description;
-    } else if (const Result<PageHeader> header = options.disk->header(load.key)) {
-      description = header->description;  // another process wrote it
+    } else {  // another process wrote it
+      const Result<PageHeader> header = options.disk->header(load.key);
+      load.is_damaged = !header && header.error().code == ErrorCode::kCorruption;
+      if (header) description = header->description;
     }
     if (description.rfind(kDescription, 0) != 0) return false;
     has = description.substr(kDescription.size());
@@ -166,10 +169,13 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
   double deadline = kShareAtRisk * page_seconds * static_cast<double>(keys.size());
   for (std::size_t done = 0, size = kFirstBatch; done < keys.size();) {
     std::vector<PageLoad> loads;
+    bool is_damaged = false;  // what stopped the batch
     for (; loads.size() < size && done + loads.size() < keys.size();) {
       PageLoad load;
       load.key = keys[done + loads.size()];
-      if (!prepare(load, tokens_of(done + loads.size()))) break;
+      const bool is_ready = prepare(load, tokens_of(done + loads.size()));
+      is_damaged = load.is_damaged;
+      if (!is_ready) break;
       loads.push_back(std::move(load));
     }
     const double start = now();
@@ -190,7 +196,11 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
       const bool is_slow = seconds_per_token > 0 && now() - start >= deadline;
       return is_slow ? MatchEnd::kLoadSlowerThanRecompute : MatchEnd::kEvicted;
     }
-    if (loads.size() < size && done < keys.size()) return std::nullopt;  // no room for more
+    if (loads.size() < size && done < keys.size()) {
+      if (is_damaged) return MatchEnd::kCorrupt;
+      const bool is_down = options.disk->health().state == HealthState::kDown;
+      return is_down ? std::optional(MatchEnd::kTierDown) : std::nullopt;  // or no room for more
+    }
     if (seconds_per_token > 0 && seconds_per_page > page_seconds) {
       return done < keys.size() ? std::optional(MatchEnd::kLoadSlowerThanRecompute) : std::nullopt;
     }

@@ -20,11 +20,22 @@ if [ ! -d /usr/src/googletest/googletest ]; then
   echo "arm_kernels skipped: no sources in /usr/src/googletest (Debian package googletest)"
   exit 77
 fi
+crypto=/usr/lib/aarch64-linux-gnu/libcrypto.a
+if [ ! -f "$crypto" ]; then
+  echo "arm_kernels skipped: no $crypto (Debian package libssl-dev:arm64, after"
+  echo "dpkg --add-architecture arm64)"
+  exit 77
+fi
 
 # Header-only libraries by name: the rest of the host's include directory must stay out of sight.
 mkdir -p "$build_dir/include"
 for library in hwy fmt nlohmann; do
   ln -sfn "/usr/include/$library" "$build_dir/include/$library"
+done
+ln -sfn /usr/include/xxhash.h "$build_dir/include/xxhash.h"
+mkdir -p "$build_dir/include/openssl"  # the same for all machines but for what is in the second
+for header in /usr/include/openssl/*.h /usr/include/aarch64-linux-gnu/openssl/*.h; do
+  ln -sfn "$header" "$build_dir/include/openssl/"
 done
 
 run() {  # NAME MARCH TESTS ROOM...
@@ -33,7 +44,8 @@ run() {  # NAME MARCH TESTS ROOM...
   cmake -G Ninja -S "$source_dir/cross" -B "$build_dir/$name" -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
     -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG -march=$march" \
-    "-DKVASIR_HEADER_LIBRARIES=$build_dir/include" "-DKVASIR_ARM_ROOMS=$(echo "$*" | tr ' ' ';')" \
+    "-DKVASIR_HEADER_LIBRARIES=$build_dir/include" "-DKVASIR_CRYPTO=$crypto" \
+    "-DKVASIR_ARM_ROOMS=$(echo "$*" | tr ' ' ';')" \
     >"$build_dir/$name.log"
   if ! ninja -C "$build_dir/$name" >"$build_dir/$name.log" 2>&1; then
     tail -n 40 "$build_dir/$name.log"

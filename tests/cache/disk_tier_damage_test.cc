@@ -108,6 +108,22 @@ TEST_F(DiskTierDamageTest, ADamagedPageIsMovedAsideCountedAndCanBePutAgain) {
   EXPECT_EQ(get(*tier, page), GetOutcome::kHit);
 }
 
+/// Else no put would write it anew: a page that is known is not written again.
+TEST_F(DiskTierDamageTest, ADamagedHeaderIsMovedAsideByWhoeverLooksAtItAlone) {
+  const auto tier = open_tier();
+  const TestPage page = page_of(1);
+  ASSERT_TRUE(tier->put(page.record()));
+  std::vector<std::uint8_t> bytes = read_bytes(path_of(page.key));
+  bytes[40] ^= 1;
+  write_bytes(path_of(page.key), bytes);
+  EXPECT_EQ(tier->header(page.key).error().code, ErrorCode::kCorruption);
+  EXPECT_EQ(files("/bad/").size(), 1u);
+  EXPECT_EQ(tier->header(page.key).error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(tier->put(page.record()));
+  EXPECT_EQ(tier->stats().n_puts, 2u);
+  EXPECT_EQ(get(*tier, page), GetOutcome::kHit);
+}
+
 TEST_F(DiskTierDamageTest, WhatWasMovedAsideCountsAndGoesFirst) {
   const auto tier = open_tier();
   for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE(tier->put(page_of(n).record()));
@@ -150,6 +166,20 @@ TEST_F(DiskTierDamageTest, APayloadUnderAnotherPagesHeaderIsDetected) {
   const auto tier = open_tier();
   write_bytes(path_of(a.key), mixed);
   EXPECT_EQ(get(*tier, a), GetOutcome::kCorrupt);
+}
+
+TEST_F(DiskTierDamageTest, APageOfOtherTokensUnderTheNameIsAMissAndVerifyNamesIt) {
+  const TestPage page = put_page(1);
+  TestPage forged = page;  // whole, with checksums that fit
+  forged.tokens.back() ^= 1;
+  std::vector<std::uint8_t> bytes = *encode_page_header(forged.record(), 0);
+  bytes.insert(bytes.end(), page.payload.begin(), page.payload.end());
+  write_bytes(path_of(page.key), bytes);
+  const auto tier = open_tier();
+  EXPECT_EQ(suspects(*tier), std::vector<std::string>{path_of(page.key)});
+  EXPECT_NE(tier->verify()->bad.at(0).reason.find("other tokens"), std::string::npos);
+  EXPECT_EQ(get(*tier, page), GetOutcome::kMiss);
+  EXPECT_EQ(tier->stats().n_mismatched, 1u);
 }
 
 TEST_F(DiskTierDamageTest, AFileOfAnotherVersionIsLeftAloneAndCounted) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "cache/tier_support.h"
+#include "support/long_tests.h"
 
 namespace kvasir::cache {
 namespace {
@@ -162,10 +163,8 @@ TEST_F(DiskTierFaultTest, TheContentIsOnTheDeviceBeforeTheNameIs) {
             (std::vector<std::string>{"open_read", "create", "write", "write", "sync", "rename"}));
 }
 
-/// KVASIR_TIER_KILLS: how many times; 40 unless set.
 TEST_F(DiskTierFaultTest, AKilledWriterLeavesWholePages) {
-  const char* text = std::getenv("KVASIR_TIER_KILLS");
-  const int n_kills = text != nullptr ? std::atoi(text) : 40;
+  const int n_kills = kvasir::testing::count_of("kills", 40, 200);
   std::mt19937 random(11);
   std::size_t n_pages = 0;
   for (int i = 0; i < n_kills; ++i) {

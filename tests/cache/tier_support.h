@@ -160,13 +160,15 @@ struct TestPage {
   }
 };
 
+inline std::vector<TokenId> tokens_of(std::uint64_t n) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 16; ++i) tokens.push_back(static_cast<TokenId>(n * 100) + i);
+  return tokens;
+}
+
+/// 0: the root, which all test pages follow.
 inline PageKey key_of(std::uint64_t n) {
-  PageKey key;
-  for (std::size_t i = 0; i < key.bytes.size(); ++i) {
-    n = n * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX
-    key.bytes[i] = static_cast<std::uint8_t>(n >> 56);
-  }
-  return key;
+  return n == 0 ? root_key(KeyScope()) : next_key(key_of(0), tokens_of(n));
 }
 
 inline TestPage page_of(std::uint64_t n, std::size_t payload_bytes = 3000) {
@@ -174,7 +176,7 @@ inline TestPage page_of(std::uint64_t n, std::size_t payload_bytes = 3000) {
   page.key = key_of(n);
   page.root = key_of(0);
   page.parent = page.root;
-  for (int i = 0; i < 16; ++i) page.tokens.push_back(static_cast<TokenId>(n * 100) + i);
+  page.tokens = tokens_of(n);
   page.payload.resize(payload_bytes);
   for (std::size_t i = 0; i < payload_bytes; ++i) {
     page.payload[i] = static_cast<std::uint8_t>(i * 7 + i / 256 + n * 31);

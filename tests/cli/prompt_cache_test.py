@@ -70,6 +70,22 @@ class PromptCache(unittest.TestCase):
             self.assertEqual(done.returncode, OK)
             self.assertIn(reason, done.stderr.decode())
 
+    def test_explain_names_another_page_size_and_another_model(self):
+        self.run_prompt()
+        weights = bytearray(STORIES.read_bytes())
+        weights[-64] ^= 1  # of the last tensor
+        other = self.dir / "other.gguf"
+        other.write_bytes(weights)
+        for model, page, reason in (
+            (STORIES, 2 * PAGE, "other_codec at token 0: what is there has another page_tokens"),
+            (other, PAGE, "other_model at token 0: what is there has another model"),
+        ):
+            run = ["run", "-m", model, "--raw", "-n", "1", "--page-tokens", page, "--explain"]
+            done = kvasir(*run, "--kv-dir", self.kv, "-p", PROMPT)
+            self.assertEqual(done.returncode, OK)
+            self.assertIn("reused 0 of", done.stderr.decode())
+            self.assertIn(reason, done.stderr.decode())
+
     def test_the_directory_is_for_its_owner_only(self):
         self.run_prompt()
         for path in [self.kv, *self.kv.rglob("*")]:

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "engine/kv_dir_support.h"
 #include "engine/session.h"
 #include "support/gguf_writer.h"
 
@@ -70,15 +71,15 @@ std::unique_ptr<Engine> load(const Bytes& bytes, EngineOptions options = {}) {
   return engine ? std::move(*engine) : nullptr;
 }
 
-TEST(KeyScope, EveryChangeIsAnotherRootAndHasAName) {
-  const Bytes original = model_bytes();
-  const auto engine = load(original);
-  struct Row {
-    const char* name;  ///< of the field
-    Bytes bytes;
-    EngineOptions options = {};
-  };
-  std::vector<Row> rows;
+/// A change, and the name of the field that it changes.
+struct Change {
+  const char* name;
+  Bytes bytes;
+  EngineOptions options = {};
+};
+
+std::vector<Change> changes_of(const Bytes& original) {
+  std::vector<Change> rows;
   const auto add_bytes = [&](const char* name, std::size_t at) {
     rows.push_back({name, original});
     rows.back().bytes[at] ^= 1;
@@ -95,7 +96,6 @@ TEST(KeyScope, EveryChangeIsAnotherRootAndHasAName) {
   add_bytes("model", number_at(original, arch + ".attention.layer_norm_rms_epsilon"));
   add_bytes("rope", number_at(original, arch + ".rope.freq_base"));
   const gguf::Array* tokens = file.get_array("tokenizer.ggml.tokens").value();
-  ASSERT_NE(tokens, nullptr);
   add_bytes("tokenizer", offset_in(original, tokens->string_at(tokens->size() - 1).data()));
   const auto add_options = [&](const char* name, const auto& change) {
     rows.push_back({name, original});
@@ -109,14 +109,50 @@ TEST(KeyScope, EveryChangeIsAnotherRootAndHasAName) {
   add_options("activations",
               [](auto& options) { options.activations = model::ActivationMode::kFloat32; });
   add_options("salt", [](auto& options) { options.salt = "tenant 7"; });
+  return rows;
+}
 
+TEST(KeyScope, EveryChangeIsAnotherRootAndHasAName) {
+  const Bytes original = model_bytes();
+  const auto engine = load(original);
   std::set<std::string> roots = {engine->root_key().to_hex()};
-  for (const Row& row : rows) {
+  for (const Change& row : changes_of(original)) {
     const auto other = load(row.bytes, row.options);
     ASSERT_NE(other, nullptr);
     EXPECT_EQ(cache::first_difference(engine->key_scope(), other->key_scope()), row.name);
     EXPECT_TRUE(roots.insert(other->root_key().to_hex()).second) << row.name;
     EXPECT_EQ(other->root_key(), cache::root_key(other->key_scope()));
+  }
+}
+
+/// One prompt by an engine on `directory`, whose pages are all there afterwards.
+PromptReport prompt_on(const testing::KvDirectory& directory, const Bytes& bytes,
+                       EngineOptions options = {}) {
+  options.kv_dir = directory.path();
+  options.always_load = true;
+  const auto engine = load(bytes, options);
+  Session session(*engine);
+  PromptReport report = session.prompt(testing::run_of(200)).value();
+  testing::settle(*engine);
+  return report;
+}
+
+TEST(KeyScope, AfterEveryChangeNothingOnTheDiskIsReusedAndTheReportSaysWhatDiffers) {
+  const Bytes original = model_bytes();
+  for (const Change& row : changes_of(original)) {
+    SCOPED_TRACE(row.name);
+    const testing::KvDirectory directory;
+    EXPECT_EQ(prompt_on(directory, original).end, cache::MatchEnd::kEndOfCache);
+    const PromptReport report = prompt_on(directory, row.bytes, row.options);
+    EXPECT_EQ(report.n_reused, 0);
+    EXPECT_EQ(report.scope_difference, row.name);
+    const std::set<std::string> of_model = {"model", "tokenizer", "rope"};
+    const cache::MatchEnd want = of_model.count(row.name) > 0      ? cache::MatchEnd::kOtherModel
+                                 : row.name == std::string("salt") ? cache::MatchEnd::kNamespace
+                                                                   : cache::MatchEnd::kOtherCodec;
+    EXPECT_EQ(report.end, want) << cache::match_end_name(report.end);
+    // And without the change all is reused.
+    EXPECT_EQ(prompt_on(directory, original).n_loaded, 192);
   }
 }
 

@@ -325,10 +325,12 @@ std::vector<PageInfo> DiskTier::list() const {
   return infos;
 }
 
-Result<PageHeader> DiskTier::header(const PageKey& key) const {
-  KVASIR_ASSIGN_OR_RETURN(const PageReader reader,
-                          PageReader::open(fs_, directory_.page_path(key), key));
-  return reader.header();
+Result<PageHeader> DiskTier::header(const PageKey& key) {
+  const std::uint64_t generation = generation_of(key);
+  const Result<PageReader> reader = PageReader::open(fs_, directory_.page_path(key), key);
+  if (reader) return reader->header();
+  (void)failed_read(key, generation, reader.error());
+  return reader.error();
 }
 
 DiskTierStats DiskTier::stats() const {

@@ -154,9 +154,9 @@ class DiskTier {
   /// Least recently used first. Cost: O(n log n).
   std::vector<PageInfo> list() const;
 
-  /// The header of a page's file, tokens and description included.
-  /// Errors: as PageReader::open, without its side effects.
-  Result<PageHeader> header(const PageKey& key) const;
+  /// The header of a page's file, tokens and description included. A failure has the effects that
+  /// it has in a get: what is damaged is moved to DIR/bad. Errors: as PageReader::open.
+  Result<PageHeader> header(const PageKey& key);
 
   /// Reads every payload on the disk and changes nothing. Errors: kIo, kNotFound: the directory
   /// cannot be listed.

@@ -9,6 +9,19 @@
 
 namespace kvasir::cache {
 
+namespace {
+
+/// Errors: kCorruption, the page's name is not made of its tokens: no get returns it.
+Status check_name(const PageHeader& header) {
+  const PageKey want = next_key(header.parent, header.tokens);
+  if (want == header.key) return {};
+  return Error{ErrorCode::kCorruption,
+               fmt::format("page file: holds other tokens; got key {}, want {}",
+                           header.key.to_hex(), want.to_hex())};
+}
+
+}  // namespace
+
 /// What a walk over the directory saw. Gets go on meanwhile, so that it may be outdated in part:
 /// entries made since `generation` stay as they are.
 struct DiskTier::Scan {
@@ -124,6 +137,7 @@ Result<VerifyReport> DiskTier::verify() const {
     if (reader) {
       payload.resize(static_cast<std::size_t>(reader->header().payload_bytes));
       status = reader->read_payload(payload);
+      if (status) status = check_name(reader->header());
     } else {
       status = reader.error();
     }
