@@ -152,6 +152,14 @@ Result<eval::ThroughputOptions> row_options(const BenchFlags& flags) {
                     "above 0",
                     flags.n_prompt, flags.n_generate)};
   }
+  const bool is_several =
+      *std::max_element(options.n_sequences.begin(), options.n_sequences.end()) > 1;
+  if (is_several && !has_work(options.n_generate)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--batch: sequences generate together; got {} and --n-gen {}, want "
+                             "tokens to generate",
+                             flags.n_sequences, flags.n_generate)};
+  }
   return options;
 }
 
@@ -269,7 +277,8 @@ void add_bench(CLI::App& app, std::vector<Command>& commands) {
       "  kvasir bench -p 0 -n 64 -d 1024 --batch 1,8,32    sequences on a shared prefix\n"
       "  kvasir bench --roofline --json         beside the machine's limit, as JSON\n"
       "  kvasir bench --no-kv-cache             what the cache saves\n"
-      "Ctrl-C ends it with the rows that are done.\n");
+      "Ctrl-C ends it with the rows that are done, once the pass that runs is through (-b tokens\n"
+      "at most); a second one ends it at once.\n");
   commands.push_back({sub, [flags] {
                         const Status status = bench(*flags);
                         return status ? done_or_interrupted() : report(status.error());

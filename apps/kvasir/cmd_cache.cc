@@ -5,9 +5,9 @@
 #include <map>
 #include <optional>
 
-#include "base/clock.h"
 #include "base/units.h"
-#include "cache/tier/disk_tier.h"
+#include "cache/codec/row_codec.h"
+#include "cache_pages.h"
 #include "command.h"
 #include "engine/key_scope.h"
 #include "gguf/file.h"
@@ -19,13 +19,9 @@ using cache::DiskTier;
 using cache::PageInfo;
 using cache::PageKey;
 
-struct CacheFlags {
-  ModelFlags model;  ///< its tokenizer, for --show-text
-  std::string kv_dir, key, size;
-  bool json = false, show_text = false, all = false;
-};
-
 constexpr int kSecondsPerDay = 86400;
+constexpr std::size_t kKeyDigitsShown = 12;
+constexpr std::size_t kTextBytesShown = 60;
 
 /// "3 d", "5 h", "12 min", "4 s".
 std::string age_text(double seconds) {
@@ -35,112 +31,159 @@ std::string age_text(double seconds) {
   return fmt::format("{:.0f} s", seconds);
 }
 
-const Clock& steady_clock() {
-  static const SteadyClock clock;
-  return clock;
-}
-
-/// The directory as it is: nothing is evicted on opening.
-Result<std::unique_ptr<DiskTier>> open_tier(const CacheFlags& flags) {
-  cache::DiskTierOptions options;
-  options.directory = flags.kv_dir.empty() ? default_kv_directory() : flags.kv_dir;
-  options.capacity_bytes = std::uint64_t{1} << 62;
-  auto tier = DiskTier::open(options, cache::FileSystem::posix(), steady_clock());
-  if (tier) return tier;
-  return Error{ErrorCode::kCorruption, "--kv-dir: " + tier.error().message};
-}
-
-/// Name of the model whose pages a root has, as far as the directory knows.
-std::string model_name(const DiskTier& tier, const PageKey& root) {
-  const auto text = tier.read_manifest(root);
-  const auto manifest = text ? engine::parse_manifest(*text) : std::nullopt;
-  return manifest ? manifest->model_name : "unknown model";
-}
-
-/// Pages whose key begins with `prefix`: one is wanted. Errors: kNotFound, kInvalidArgument.
-Result<PageInfo> find_page(const DiskTier& tier, const std::string& prefix) {
-  std::vector<PageInfo> found;
-  for (const PageInfo& page : tier.list()) {
-    if (page.key.to_hex().rfind(prefix, 0) == 0) found.push_back(page);
+/// The tokenizer of -m, when texts are wanted, for pages of the models that have it.
+class PageTexts {
+ public:
+  static Result<PageTexts> load(const CacheFlags& flags) {
+    PageTexts texts;
+    if (!flags.show_text) return texts;
+    KVASIR_ASSIGN_OR_RETURN(const std::string path, flags.model.path());
+    KVASIR_ASSIGN_OR_RETURN(const gguf::File file, gguf::File::open(Env::posix(), path));
+    KVASIR_ASSIGN_OR_RETURN(texts.tokenizer_, text::Tokenizer::load(file));
+    texts.fingerprint_ = engine::fingerprint_tokenizer(file);
+    return texts;
   }
-  if (found.size() == 1) return found.front();
-  return Error{found.empty() ? ErrorCode::kNotFound : ErrorCode::kInvalidArgument,
-               fmt::format("key: got '{}', {} pages begin so, want 1", prefix, found.size())};
-}
 
-/// The tokenizer of -m, when texts are wanted.
-Result<std::optional<text::Tokenizer>> load_tokenizer(const CacheFlags& flags) {
-  std::optional<text::Tokenizer> tokenizer;
-  if (!flags.show_text) return tokenizer;
-  KVASIR_ASSIGN_OR_RETURN(const std::string path, flags.model.path());
-  KVASIR_ASSIGN_OR_RETURN(const gguf::File file, gguf::File::open(Env::posix(), path));
-  KVASIR_ASSIGN_OR_RETURN(tokenizer, text::Tokenizer::load(file));
-  return tokenizer;
-}
+  bool are_wanted() const { return tokenizer_.has_value(); }
 
-std::string text_of(const text::Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
-  text::StreamDecoder decoder(tokenizer, text::LeadingSpace::kKeep);
-  std::string text;
-  for (const TokenId token : tokens) {
-    text += token >= 0 && token < tokenizer.vocab_size() ? decoder.push(token) : "\xEF\xBF\xBD";
+  /// Absent for pages of another tokenizer, whose ids mean something else here.
+  std::optional<std::string> of(const std::vector<TokenId>& tokens,
+                                const std::optional<engine::Manifest>& manifest) const {
+    if (!manifest || manifest->scope.tokenizer != fingerprint_) return std::nullopt;
+    text::StreamDecoder decoder(*tokenizer_, text::LeadingSpace::kKeep);
+    std::string text;
+    for (const TokenId token : tokens) {
+      text += token >= 0 && token < tokenizer_->vocab_size() ? decoder.push(token) : "\xEF\xBF\xBD";
+    }
+    return text + decoder.finish();
   }
-  return text + decoder.finish();
+
+ private:
+  std::optional<text::Tokenizer> tokenizer_;
+  cache::Fingerprint fingerprint_{};
+};
+
+template <class T>
+nlohmann::json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
-nlohmann::json page_json(const DiskTier& tier, const PageInfo& page) {
-  return {{"key", page.key.to_hex()},         {"parent", page.parent.to_hex()},
-          {"root", page.root.to_hex()},       {"model", model_name(tier, page.root)},
-          {"first_token", page.first_token},  {"n_tokens", page.n_tokens},
-          {"bytes", page.file_bytes},         {"age_seconds", page.age_seconds},
-          {"idle_seconds", page.idle_seconds}};
+std::string or_dash(const std::optional<std::uint64_t>& count) {
+  return count ? std::to_string(*count) : "-";
+}
+
+nlohmann::json page_json(const DiskTier& tier, Manifests& manifests, const PageInfo& page) {
+  return {{"key", page.key.to_hex()},        {"parent", page.parent.to_hex()},
+          {"root", page.root.to_hex()},      {"model", manifests.model_name(page.root)},
+          {"first_token", page.first_token}, {"n_tokens", page.n_tokens},
+          {"bytes", page.file_bytes},        {"hits", or_null(tier.total_hits(page.key))},
+          {"age_seconds", page.age_seconds}, {"idle_seconds", page.idle_seconds}};
+}
+
+/// Absent when the page has vanished, is damaged, or is of another tokenizer.
+std::optional<std::string> text_of(const DiskTier& tier, Manifests& manifests,
+                                   const PageTexts& texts, const PageInfo& page) {
+  const auto header = tier.header(page.key);
+  return header ? texts.of(header->tokens, manifests.of(page.root)) : std::nullopt;
 }
 
 /// Sums over the pages of one root.
 struct RootSum {
   std::uint64_t n_pages = 0, n_tokens = 0, n_bytes = 0;
-  double idle_seconds = 0;
+  std::optional<std::uint64_t> n_hits;  ///< absent where none are counted
+  double age_seconds = 0, idle_seconds = 0;
   int longest = 0;
+
+  void add(const PageInfo& page, const std::optional<std::uint64_t>& hits) {
+    age_seconds = n_pages == 0 ? page.age_seconds : std::max(age_seconds, page.age_seconds);
+    idle_seconds = n_pages == 0 ? page.idle_seconds : std::min(idle_seconds, page.idle_seconds);
+    ++n_pages;
+    n_tokens += static_cast<std::uint64_t>(page.n_tokens);
+    n_bytes += page.file_bytes;
+    if (hits) n_hits = n_hits.value_or(0) + *hits;
+    longest = std::max(longest, page.first_token + page.n_tokens);
+  }
 };
 
-Status list(const CacheFlags& flags) {
-  KVASIR_ASSIGN_OR_RETURN(const auto tier, open_tier(flags));
-  const std::vector<PageInfo> pages = tier->list();
-  if (flags.json) {
-    nlohmann::json rows = nlohmann::json::array();
-    for (const PageInfo& page : pages) rows.push_back(page_json(*tier, page));
-    print(dump({{"schema_version", 1}, {"pages", rows}}) + "\n");
-    return {};
-  }
+void print_scopes(const DiskTier& tier, Manifests& manifests, const std::vector<PageInfo>& pages) {
   std::map<std::string, RootSum> roots;
   for (const PageInfo& page : pages) {
-    RootSum& sum = roots[page.root.to_hex()];
-    if (sum.n_pages == 0 || page.idle_seconds < sum.idle_seconds) {
-      sum.idle_seconds = page.idle_seconds;
-    }
-    ++sum.n_pages;
-    sum.n_tokens += static_cast<std::uint64_t>(page.n_tokens);
-    sum.n_bytes += page.file_bytes;
-    sum.longest = std::max(sum.longest, page.first_token + page.n_tokens);
+    roots[page.root.to_hex()].add(page, tier.total_hits(page.key));
   }
-  print("| scope | model | pages | tokens | longest prefix | bytes | last used |\n");
-  print("| --- | --- | ---: | ---: | ---: | ---: | ---: |\n");
+  print(
+      "| scope | model | K, V | pages | tokens | longest prefix | bytes | hits | oldest | last "
+      "used |\n");
+  print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const auto& [hex, sum] : roots) {
-    print(fmt::format("| {} | {} | {} | {} | {} | {} | {} ago |\n", hex.substr(0, 12),
-                      model_name(*tier, *PageKey::from_hex(hex)), sum.n_pages, sum.n_tokens,
-                      sum.longest, format_bytes(sum.n_bytes), age_text(sum.idle_seconds)));
+    const PageKey root = *PageKey::from_hex(hex);
+    const auto& manifest = manifests.of(root);
+    const std::string codecs =
+        manifest ? fmt::format("{}, {}", cache::codec_name(manifest->scope.codec_k),
+                               cache::codec_name(manifest->scope.codec_v))
+                 : "-";
+    print(fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} ago |\n",
+                      hex.substr(0, kKeyDigitsShown), manifests.model_name(root), codecs,
+                      sum.n_pages, sum.n_tokens, sum.longest, format_bytes(sum.n_bytes),
+                      or_dash(sum.n_hits), age_text(sum.age_seconds), age_text(sum.idle_seconds)));
   }
+}
+
+void print_pages(const DiskTier& tier, Manifests& manifests, const std::vector<PageInfo>& pages,
+                 const PageTexts& texts) {
+  print(fmt::format("| key | scope | model | tokens | bytes | hits | age | last used |{}\n",
+                    texts.are_wanted() ? " text |" : ""));
+  print(fmt::format("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |{}\n",
+                    texts.are_wanted() ? " --- |" : ""));
+  for (const PageInfo& page : pages) {
+    std::string line = fmt::format(
+        "| {} | {} | {} | {}..{} | {} | {} | {} | {} ago |",
+        page.key.to_hex().substr(0, kKeyDigitsShown), page.root.to_hex().substr(0, kKeyDigitsShown),
+        manifests.model_name(page.root), page.first_token, page.first_token + page.n_tokens - 1,
+        format_bytes(page.file_bytes), or_dash(tier.total_hits(page.key)),
+        age_text(page.age_seconds), age_text(page.idle_seconds));
+    if (texts.are_wanted()) {
+      const auto text = text_of(tier, manifests, texts, page);
+      line += fmt::format(" {} |",
+                          text ? dump(head_of(*text, kTextBytesShown)) : "of another tokenizer");
+    }
+    print(line + "\n");
+  }
+}
+
+Status list(const CacheFlags& flags) {
+  KVASIR_ASSIGN_OR_RETURN(const PageTexts texts, PageTexts::load(flags));
+  KVASIR_ASSIGN_OR_RETURN(const auto tier, open_tier(flags));
+  const std::vector<PageInfo> pages = pages_in_order(*tier);
+  Manifests manifests(*tier);
+  if (!flags.json) {
+    if (flags.pages || flags.show_text) {
+      print_pages(*tier, manifests, pages, texts);
+    } else {
+      print_scopes(*tier, manifests, pages);
+    }
+    return {};
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (const PageInfo& page : pages) {
+    rows.push_back(page_json(*tier, manifests, page));
+    if (texts.are_wanted()) {
+      rows.back()["text"] = or_null(text_of(*tier, manifests, texts, page));
+    }
+  }
+  print(dump({{"schema_version", 1}, {"pages", rows}}) + "\n");
   return {};
 }
 
 Status inspect(const CacheFlags& flags) {
-  KVASIR_ASSIGN_OR_RETURN(const auto tokenizer, load_tokenizer(flags));
+  KVASIR_ASSIGN_OR_RETURN(const PageTexts texts, PageTexts::load(flags));
   KVASIR_ASSIGN_OR_RETURN(const auto tier, open_tier(flags));
   KVASIR_ASSIGN_OR_RETURN(const PageInfo page, find_page(*tier, flags.key));
   KVASIR_ASSIGN_OR_RETURN(const cache::PageHeader header, tier->header(page.key));
-  nlohmann::json json = page_json(*tier, page);
+  Manifests manifests(*tier);
+  nlohmann::json json = page_json(*tier, manifests, page);
   json["description"] = header.description;
   json["tokens"] = header.tokens;
-  if (tokenizer) json["text"] = text_of(*tokenizer, header.tokens);
+  if (texts.are_wanted()) json["text"] = or_null(texts.of(header.tokens, manifests.of(page.root)));
   print((flags.json ? dump(json)
                     : json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) +
         "\n");
@@ -209,6 +252,27 @@ CLI::App* add_action(CLI::App& app, const char* name, const char* help, Action a
   return sub;
 }
 
+void add_archive_actions(CLI::App& app, const std::shared_ptr<CacheFlags>& flags,
+                         std::vector<Command>& commands) {
+  CLI::App* out = add_action(app, "export", "pages into one file", export_cache, flags, commands);
+  out->add_option("file", flags->file, "a new file; - : standard output")->required();
+  out->add_option("key", flags->keys,
+                  "a scope, or a page and those before it, or how its key begins; none: all");
+  out->add_option("--model-name", flags->model_name,
+                  "of this model, as `kvasir cache ls` names it");
+  out->add_flag("--force", flags->force, "replace the file");
+  out->add_flag("--json", flags->json, "what was written, as JSON");
+  CLI::App* in = add_action(app, "import", "pages of such a file; each is checked first",
+                            import_cache, flags, commands);
+  in->add_option("file", flags->file, "from `kvasir cache export`; - : standard input")->required();
+  in->add_option("--kv-disk", flags->kv_disk,
+                 "the most that all pages may take; what does not fit is left out");
+  in->add_flag("--json", flags->json, "what became of the pages, as JSON");
+  in->footer(
+      "Import only what you would run: pages are what a model has read, and whoever made the file\n"
+      "chose them. Checksums find damage, not forgery.\n");
+}
+
 }  // namespace
 
 void add_cache(CLI::App& app, std::vector<Command>& commands) {
@@ -216,12 +280,20 @@ void add_cache(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* sub = app.add_subcommand("cache", "what earlier prompts have left on the disk");
   sub->require_subcommand(1);
   const char* key_help = "a page's key, or how it begins";
+  const char* text_help = "tokens as text, by the tokenizer of -m";
   CLI::App* ls = add_action(*sub, "ls", "pages by model and scope", list, flags, commands);
   ls->add_flag("--json", flags->json, "every page, as JSON");
+  ls->add_flag("--pages", flags->pages, "every page, with its key");
+  ls->add_flag("--show-text", flags->show_text, std::string(text_help) + "; every page");
+  flags->model.add(*ls, ModelFlags::Set::kModelOnly);
+  ls->footer(
+      "hits: how often a page was loaded, by any process, as an attribute of its file counts it\n"
+      "(user.kvasir.hits; not exact when several load it at once); -: the file system keeps "
+      "none.\n");
   CLI::App* one = add_action(*sub, "inspect", "one page's header", inspect, flags, commands);
   one->add_option("key", flags->key, key_help)->required();
   one->add_flag("--json", flags->json, "on one line");
-  one->add_flag("--show-text", flags->show_text, "its tokens as text, by the tokenizer of -m");
+  one->add_flag("--show-text", flags->show_text, std::string("its ") + text_help);
   flags->model.add(*one, ModelFlags::Set::kModelOnly);
   CLI::App* check = add_action(*sub, "verify", "read every page; exit code 5 when one is damaged",
                                verify, flags, commands);
@@ -232,12 +304,15 @@ void add_cache(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* rm = add_action(*sub, "rm", "remove a page", remove, flags, commands);
   auto* key = rm->add_option("key", flags->key, key_help);
   rm->add_flag("--all", flags->all, "every page")->excludes(key);
+  add_archive_actions(*sub, flags, commands);
   sub->footer(
       "Examples:\n"
       "  kvasir cache ls                    what is there, model by model\n"
       "  kvasir cache inspect 3fa8 --show-text\n"
       "  kvasir cache verify                is every page whole?\n"
-      "  kvasir cache gc 1G                 leave 1 GiB\n");
+      "  kvasir cache gc 1G                 leave 1 GiB\n"
+      "  kvasir cache export pages.kva      all of them, to take to another machine\n"
+      "  kvasir cache import pages.kva      where they are loaded as if computed there\n");
 }
 
 }  // namespace kvasir::cli

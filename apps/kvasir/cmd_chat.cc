@@ -5,6 +5,7 @@
 #include "command.h"
 #include "generate.h"
 #include "line_reader.h"
+#include "named_chat.h"
 #include "prompting.h"
 #include "saved_chats.h"
 
@@ -26,31 +27,40 @@ constexpr const char* kHelp =
 struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string system;
+  std::string system, session;
 };
 
 class Chat {
  public:
   Chat(engine::Engine& engine, text::ChatFormatter chat, const engine::GenerationParams& params,
-       std::string system)
+       std::string system, std::optional<NamedChat> named)
       : engine_(engine),
         chat_(std::move(chat)),
         params_(params),
         system_(std::move(system)),
+        named_(std::move(named)),
         session_(engine) {
     forget();
   }
 
-  Exit loop();
+  /// The whole conversation. kError also when its end is not in the file it should be in.
+  Exit run();
 
  private:
+  Exit loop();
+  /// Goes on with what the named conversation holds. Errors: it does not go with this model or
+  /// with --system.
+  Status resume();
+  const std::string& model_name() const { return engine_.model().config().name; }
+  /// The named conversation, if any, into its file.
+  void keep();
   enum class Next { kGoOn, kLeave };
   /// One line, or several between two lines that begin and end with three quotes.
   LineReader::Outcome read_message(std::string& message);
   void forget();
   Next command(const std::string& line);
   void turn(const std::string& text);
-  Status save(const std::string& name) const;
+  Status save(const std::string& name);
   Status load(const std::string& name);
   void show_cache();
 
@@ -58,6 +68,8 @@ class Chat {
   text::ChatFormatter chat_;
   engine::GenerationParams params_;
   std::string system_;
+  std::optional<NamedChat> named_;
+  bool is_kept_ = true;  // what was said is in the file of named_
   engine::Session session_;
   nlohmann::ordered_json messages_;
   LineReader reader_;
@@ -94,11 +106,39 @@ LineReader::Outcome Chat::read_message(std::string& message) {
   return outcome;
 }
 
-Exit Chat::loop() {
+Status Chat::resume() {
+  if (!named_ || named_->is_new()) return {};
+  const auto& messages = named_->messages();
+  const bool has_system = messages[0]["role"] == "system" && messages[0]["content"] == system_;
+  if (!system_.empty() && !has_system) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--system: session {} began without it; want the one it has, or none",
+                             named_->name())};
+  }
+  if (const auto prompt = render_chat(chat_, messages); !prompt) return prompt.error();
+  messages_ = messages;
+  return {};
+}
+
+void Chat::keep() {
+  if (!named_) return;
+  const Status saved = named_->save(messages_, model_name());
+  is_kept_ = saved.has_value();
+  if (!saved) report(saved.error());
+}
+
+Exit Chat::run() {
+  if (const Status resumed = resume(); !resumed) return report(resumed.error());
   if (stdin_is_terminal()) {
     set_second_interrupt(SecondInterrupt::kChangesNothing);
-    say("{}; /help for commands\n", engine_.model().config().name);
+    say("{}; /help for commands\n", model_name());
   }
+  if (named_) named_->show(model_name());
+  const Exit code = loop();
+  return code == Exit::kOk && !is_kept_ ? Exit::kError : code;
+}
+
+Exit Chat::loop() {
   std::string message;
   while (true) {
     // From a pipe there is no one to leave in another way.
@@ -141,13 +181,20 @@ void Chat::turn(const std::string& text) {
   messages_.push_back({{"role", "assistant"}, {"content", result->text}});
   say("[{}{}]\n", figures(*result, engine_.memory_summary()),
       result->finish_reason == "interrupted" ? "; stopped" : "");
+  keep();
   if (result->error) report(*result->error);
   note_full_context(*result, engine_.n_ctx(), "; /clear begins again");
 }
 
-Status Chat::save(const std::string& name) const {
-  KVASIR_ASSIGN_OR_RETURN(const std::string path, save_chat(name, messages_));
+Status Chat::save(const std::string& name) {
+  if (named_ && name == named_->name()) {
+    keep();
+    if (is_kept_) say("saved {} messages\n", messages_.size());
+    return {};
+  }
+  KVASIR_ASSIGN_OR_RETURN(const std::string path, save_chat(name, messages_, model_name()));
   say("saved {} messages to {}\n", messages_.size(), path);
+  is_kept_ = true;
   return {};
 }
 
@@ -159,11 +206,16 @@ Status Chat::load(const std::string& name) {
     for (const std::string& one : names) say("  {}\n", one);
     return {};
   }
-  KVASIR_ASSIGN_OR_RETURN(const nlohmann::ordered_json messages, load_chat(name));
+  KVASIR_ASSIGN_OR_RETURN(SavedChat saved, load_chat(name));
   // Rendering it once proves it usable before the running conversation is given up.
-  if (const auto prompt = render_chat(chat_, messages); !prompt) return prompt.error();
-  messages_ = messages;
+  if (const auto prompt = render_chat(chat_, saved.messages); !prompt) return prompt.error();
+  messages_ = saved.messages;
   say("loaded {} messages of {}\n", messages_.size(), name);
+  if (!named_) return {};
+  // The next answer must not replace what the session so far has in its file.
+  named_ = NamedChat(name, std::move(saved));
+  is_kept_ = true;
+  say("the session is now {}\n", name);
   return {};
 }
 
@@ -190,7 +242,8 @@ Chat::Next Chat::command(const std::string& line) {
     show_help();
   } else if (verb == "/clear") {
     forget();
-    say("cleared\n");
+    say("cleared{}\n",
+        named_ ? "; the next answer replaces what session " + named_->name() + " holds" : "");
   } else if (verb == "/cache") {
     show_cache();
   } else if (verb == "/save") {
@@ -205,6 +258,23 @@ Chat::Next Chat::command(const std::string& line) {
   return Next::kGoOn;
 }
 
+Exit chat(const ChatFlags& flags) {
+  std::optional<NamedChat> named;
+  if (!flags.session.empty()) {  // before the model: a bad name is said at once
+    auto opened = NamedChat::open(flags.session);
+    if (!opened) return report(opened.error());
+    named = *std::move(opened);
+  }
+  const auto engine = flags.model.load();
+  if (!engine) return report(engine.error());
+  const auto params = flags.sampling.params(**engine);
+  if (!params) return report(params.error());
+  auto formatter = (*engine)->chat_formatter();
+  if (!formatter) return report(formatter.error());
+  if (interrupted().load()) return Exit::kInterrupted;  // while it loaded
+  return Chat(**engine, *std::move(formatter), *params, flags.system, std::move(named)).run();
+}
+
 }  // namespace
 
 void add_chat(CLI::App& app, std::vector<Command>& commands) {
@@ -213,21 +283,16 @@ void add_chat(CLI::App& app, std::vector<Command>& commands) {
   flags->model.add(*sub, ModelFlags::Set::kPrompts);
   flags->sampling.add(*sub);
   sub->add_option("--system,--system-prompt", flags->system, "a system message before it");
+  sub->add_option("--session", flags->session,
+                  "go on with the conversation of this name, or begin it; it is saved after every\n"
+                  "answer (/load lists what is saved)");
   sub->footer(
       "Examples:\n"
       "  kvasir chat                                   with the default model\n"
       "  kvasir chat --system \"Answer in one sentence\"\n"
+      "  kvasir chat --session trip                    go on tomorrow where this ends\n"
       "  kvasir chat -m model.gguf --kv-budget 512M    in a bounded memory\n");
-  commands.push_back({sub, [flags] {
-                        const auto engine = flags->model.load();
-                        if (!engine) return report(engine.error());
-                        const auto params = flags->sampling.params(**engine);
-                        if (!params) return report(params.error());
-                        auto chat = (*engine)->chat_formatter();
-                        if (!chat) return report(chat.error());
-                        if (interrupted().load()) return Exit::kInterrupted;  // while it loaded
-                        return Chat(**engine, *std::move(chat), *params, flags->system).loop();
-                      }});
+  commands.push_back({sub, [flags] { return chat(*flags); }});
 }
 
 }  // namespace kvasir::cli

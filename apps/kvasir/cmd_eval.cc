@@ -10,6 +10,8 @@
 namespace kvasir::cli {
 namespace {
 
+constexpr int kChunkTokens = 512;  // llama.cpp's
+
 struct PplFlags {
   ModelFlags model;
   std::string file;
@@ -23,7 +25,7 @@ Status perplexity(const PplFlags& flags) {
                  fmt::format("--chunks: got {}, want 1 or more, or -1 for all", flags.n_chunks)};
   }
   KVASIR_ASSIGN_OR_RETURN(engine::EngineOptions options, flags.model.engine_options());
-  if (options.n_ctx == 0) options.n_ctx = 512;
+  if (options.n_ctx == 0) options.n_ctx = kChunkTokens;
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.file));
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
   ProgressBar bar("perplexity");
@@ -96,6 +98,7 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
   auto ppl_flags = std::make_shared<PplFlags>();
   CLI::App* ppl = sub->add_subcommand("ppl", "perplexity of a text, by llama.cpp's convention");
   ppl_flags->model.add(*ppl, ModelFlags::Set::kEngine);
+  ppl->get_option("--ctx-size")->description(fmt::format("tokens of a chunk; 0: {}", kChunkTokens));
   ppl->add_option("-f,--file", ppl_flags->file, "the text; - : standard input")->required();
   ppl->add_option("--chunks", ppl_flags->n_chunks, "whole chunks at most; -1: all");
   ppl->add_flag("--json", ppl_flags->json, "one JSON object");
@@ -104,7 +107,8 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
       "  kvasir eval ppl -f text.txt                       chunks of 512 tokens\n"
       "  kvasir eval ppl -f text.txt -c 1024 --chunks 20\n"
       "  kvasir eval ppl -f text.txt --kv-type bf16        what a KV type costs\n"
-      "Ctrl-C ends it with the figures of the chunks that are done.\n");
+      "Ctrl-C ends it with the figures of the chunks that are done; a second one ends it at "
+      "once.\n");
 
   auto logits_flags = std::make_shared<LogitsFlags>();
   CLI::App* logits_app = sub->add_subcommand("logits", "logits after given token ids");

@@ -101,6 +101,16 @@ std::string printable(std::string_view text) {
   return safe;
 }
 
+std::string head_of(std::string_view text, std::size_t n_bytes) {
+  if (text.size() <= n_bytes) return std::string(text);
+  constexpr unsigned kContinuationMask = 0xC0, kContinuation = 0x80;
+  while (n_bytes > 0 &&
+         (static_cast<unsigned char>(text[n_bytes]) & kContinuationMask) == kContinuation) {
+    --n_bytes;
+  }
+  return std::string(text.substr(0, n_bytes)) + "...";
+}
+
 void print(std::string_view text) {
   const int code = write_all(STDOUT_FILENO, text);
   if (code == 0) return;

@@ -31,6 +31,9 @@ void say(fmt::format_string<Args...> format, Args&&... args) noexcept {
 /// Control characters as \x1b: an echoed argument must not move the cursor or set colours.
 std::string printable(std::string_view text);
 
+/// The first `n_bytes` at most, cut between code points, and "..." where that is not all.
+std::string head_of(std::string_view text, std::size_t n_bytes);
+
 /// Writes to stdout. A closed pipe ends the process quietly (141), any other failure with a message
 /// (1): nobody gets what the rest of the work would give.
 void print(std::string_view text);

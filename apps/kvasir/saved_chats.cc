@@ -80,7 +80,18 @@ Result<std::string> chats_directory() {
                "conversations: no place for them; want $XDG_DATA_HOME or $HOME"};
 }
 
-Result<std::string> save_chat(const std::string& name, const nlohmann::ordered_json& messages) {
+std::optional<FileStamp> stamp_of_chat(const std::string& name) {
+  const auto path = path_of(name);
+  struct stat info {};
+  if (!path || ::stat(path->c_str(), &info) != 0) return std::nullopt;
+  return FileStamp{
+      .inode = info.st_ino,
+      .modified_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
+      .bytes = static_cast<std::uint64_t>(info.st_size)};
+}
+
+Result<std::string> save_chat(const std::string& name, const nlohmann::ordered_json& messages,
+                              const std::string& model_name) {
   KVASIR_ASSIGN_OR_RETURN(const std::string path, path_of(name));
   if (std::none_of(messages.begin(), messages.end(),
                    [](const auto& message) { return message["role"] == "user"; })) {
@@ -95,7 +106,8 @@ Result<std::string> save_chat(const std::string& name, const nlohmann::ordered_j
   }
   (void)::chmod(directory.c_str(), 0700);
   const std::string text =
-      dump({{"schema_version", kSchemaVersion}, {"messages", messages}}) + "\n";
+      dump({{"schema_version", kSchemaVersion}, {"model", model_name}, {"messages", messages}}) +
+      "\n";
   const ::mode_t mask = ::umask(0077);
   const Status status = Env::posix().write_file_atomic(
       path, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
@@ -104,8 +116,10 @@ Result<std::string> save_chat(const std::string& name, const nlohmann::ordered_j
   return path;
 }
 
-Result<nlohmann::ordered_json> load_chat(const std::string& name) {
+Result<SavedChat> load_chat(const std::string& name) {
   KVASIR_ASSIGN_OR_RETURN(const std::string path, path_of(name));
+  SavedChat chat;
+  chat.stamp = stamp_of_chat(name);
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
@@ -114,7 +128,9 @@ Result<nlohmann::ordered_json> load_chat(const std::string& name) {
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(path));
   KVASIR_ASSIGN_OR_RETURN(nlohmann::ordered_json saved, parse_json(text, path));
   KVASIR_RETURN_IF_ERROR(check(saved, path));
-  return std::move(saved["messages"]);
+  chat.model_name = member(saved, "model");
+  chat.messages = std::move(saved["messages"]);
+  return chat;
 }
 
 std::vector<std::string> saved_chats() {

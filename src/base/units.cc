@@ -49,6 +49,10 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("size: got '{}', want a number with an optional K, M, G or T", text)};
   };
+  const auto too_large = [&] {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("size: got '{}', want at most 8388607T", text)};
+  };
   constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
   const char* const begin = text.data();
   const char* const end = begin + text.size();
@@ -56,11 +60,13 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
 
   std::uint64_t whole = 0;
   const auto [whole_end, whole_error] = std::from_chars(begin, end, whole);
-  if (whole_error == std::errc::result_out_of_range) return fail();
-  const bool is_whole = whole_error == std::errc() && (whole_end == end || *whole_end != '.');
+  const bool overflows = whole_error == std::errc::result_out_of_range;
+  const bool is_whole =
+      (overflows || whole_error == std::errc()) && (whole_end == end || *whole_end != '.');
   if (is_whole) {
     const auto power = suffix_power({whole_end, static_cast<std::size_t>(end - whole_end)});
-    if (!power || whole > (kMax >> (10 * *power))) return fail();
+    if (!power) return fail();
+    if (overflows || whole > (kMax >> (10 * *power))) return too_large();
     return whole << (10 * *power);
   }
 
@@ -71,7 +77,7 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
   const auto power = suffix_power({number_end, static_cast<std::size_t>(end - number_end)});
   if (!power) return fail();
   const double bytes = std::ldexp(number, 10 * *power);
-  if (bytes >= 0x1p63) return fail();
+  if (bytes >= 0x1p63) return too_large();
   return static_cast<std::uint64_t>(bytes);
 }
 

@@ -168,18 +168,26 @@ std::optional<Manifest> parse_manifest(std::string_view text) {
   return manifest;
 }
 
+cache::Fingerprint fingerprint_tokenizer(const gguf::File& file) {
+  std::string tokenizer;
+  for (const gguf::File::Entry& entry : file.metadata()) {
+    const bool is_part = entry.key.starts_with("tokenizer.");
+    if (is_part && entry.key != "tokenizer.chat_template") append_entry(tokenizer, entry);
+  }
+  const std::string_view parts[] = {tokenizer};
+  return cache::fingerprint_of(parts);
+}
+
 void fingerprint_model(const gguf::File& file, ThreadPool& pool, cache::KeyScope& scope) {
-  std::string tokenizer, rope, rest;
+  std::string rope, rest;
   for (const gguf::File::Entry& entry : file.metadata()) {
     const std::string_view key = entry.key;
     if (key.rfind("general.", 0) == 0 && key != "general.architecture") continue;
-    if (key == "tokenizer.chat_template") continue;
-    const bool is_tokenizer = key.rfind("tokenizer.", 0) == 0;
+    if (key.starts_with("tokenizer.")) continue;
     const bool is_rope = key.find(".rope.") != std::string_view::npos;
-    append_entry(is_tokenizer ? tokenizer : (is_rope ? rope : rest), entry);
+    append_entry(is_rope ? rope : rest, entry);
   }
-  const std::string_view tokenizer_parts[] = {tokenizer};
-  scope.tokenizer = cache::fingerprint_of(tokenizer_parts);
+  scope.tokenizer = fingerprint_tokenizer(file);
   scope.rope = rope;
 
   const std::span<const gguf::TensorInfo> tensors = file.tensors();

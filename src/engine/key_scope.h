@@ -16,6 +16,9 @@ namespace kvasir::engine {
 /// Cost: one pass over the file.
 void fingerprint_model(const gguf::File& file, ThreadPool& pool, cache::KeyScope& scope);
 
+/// What fingerprint_model puts into scope.tokenizer. Cost: one pass over the vocabulary.
+cache::Fingerprint fingerprint_tokenizer(const gguf::File& file);
+
 /// The text that a directory of pages keeps beside those of a scope: `name value` lines, the
 /// model's name for people first.
 std::string manifest_of(const cache::KeyScope& scope, std::string_view model_name);

@@ -89,6 +89,16 @@ TEST(ParseBytes, RefusesWhatIsNoSizeAndSaysWhy) {
   }
 }
 
+TEST(ParseBytes, SaysHowMuchIsTooMuch) {
+  for (const std::string_view text :
+       {"8388608T", "99999999999999999999", "99999999999999999999G", "9999999999999.5T"}) {
+    EXPECT_NE(parse_bytes(text).error().message.find("want at most 8388607T"), std::string::npos)
+        << text;
+  }
+  EXPECT_EQ(parse_bytes("99999999999999999999X").error().message.find("at most"),
+            std::string::npos);
+}
+
 TEST(ParseBytes, DoesNotStopAtANulByte) {
   EXPECT_FALSE(parse_bytes(std::string_view("5\0garbage", 9)));
   EXPECT_FALSE(parse_bytes(std::string_view("5M\0", 3)));

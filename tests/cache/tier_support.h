@@ -122,6 +122,14 @@ class FaultyFileSystem final : public FileSystem {
     if (const int error = ask("touch", path)) return {.error = error};
     return real_.touch(path);
   }
+  IoStatus count_use(const std::string& path) override {
+    if (const int error = ask("count_use", path)) return {.error = error};
+    return real_.count_use(path);
+  }
+  IoResult<std::uint64_t> use_count(const std::string& path) override {
+    if (const int error = ask("use_count", path)) return {.value = 0, .error = error};
+    return real_.use_count(path);
+  }
   std::int64_t now_ns() override { return real_.now_ns() + clock_offset_ns; }
   std::uint32_t user() override { return real_.user(); }
 

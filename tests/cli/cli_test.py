@@ -385,7 +385,8 @@ class Usage(unittest.TestCase):
         self.assertIn(b"make run", done.stderr)
 
     def test_what_does_not_fit_is_refused_with_numbers(self):
-        self.refused(DOES_NOT_FIT, "run", *M, "--raw", "-p", "x", "--kv-budget", "64K", says="got")
+        small = ("--raw", "-p", "x", "--kv-budget", "64K")
+        self.refused(DOES_NOT_FIT, "run", *M, *small, says="no room for weights; got")
         self.refused(DOES_NOT_FIT, "run", *M, "--ids", ",".join(["5"] * 600), says="600")
 
     def test_help_shows_defaults_and_examples_of_its_own(self):
@@ -393,6 +394,7 @@ class Usage(unittest.TestCase):
         for words in ("=0.8", "=f16", "=512", "kvasir run --raw", "git diff", "<|im_end|>"):
             self.assertIn(words, text)
         self.assertNotIn("kvasir bench", text)
+        self.assertIn("0: 512", kvasir("eval", "ppl", "--help").stdout.decode())
         self.assertIn("kvasir bench --no-kv-cache", kvasir("bench", "--help").stdout.decode())
 
     def test_help_and_version(self):
@@ -498,6 +500,9 @@ class Others(unittest.TestCase):
         rows = kvasir_json("bench", *M, *flags, "--batch", "1,3", "--json")
         self.assertEqual([row["test"] for row in rows], ["tg4 @ d32", "tg4 x 3 @ d32"])
         self.assertEqual([row["n_sequences"] for row in rows], [1, 3])
+        alone = kvasir("bench", *M, "-p", 16, "-n", 0, "-r", 1, "--batch", "1,4")
+        self.assertEqual((alone.returncode, alone.stdout), (USAGE, b""))
+        self.assertIn(b"--batch", alone.stderr)
         for batch in ("0,2", "1025", "2000000000"):
             refused = kvasir("bench", *M, *flags, "--batch", batch)
             self.assertEqual(refused.returncode, USAGE)

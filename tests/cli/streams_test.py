@@ -149,6 +149,22 @@ class Interrupts(unittest.TestCase):
         self.assertEqual(process.wait(timeout=60), INTERRUPTED)
         process.stdout.close()
 
+    def test_a_second_interrupt_ends_a_pass_of_bench(self):
+        """One pass over many tokens takes long: the first interrupt waits for its end."""
+        long = ("-c", 65536, "-b", 65536, "-p", 65536, "-n", 0, "-r", 1)
+        process = subprocess.Popen(
+            [BINARY, "bench", *map(str, (*M, "-t", 1, *long))],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (INTERRUPTED, b""))
+
     def test_a_conversation_from_a_pipe_ends(self):
         reader, writer = os.pipe()
         with tempfile.NamedTemporaryFile(suffix=".gguf") as file:

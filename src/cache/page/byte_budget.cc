@@ -42,7 +42,7 @@ Status ByteBudget::reserve(MemoryOwner owner, std::uint64_t bytes) {
   if (bytes > ceiling - total) {
     return Error{
         ErrorCode::kExhausted,
-        fmt::format("memory budget: {} does not fit; got {} ({} B) free of {} "
+        fmt::format("memory budget: no room for {}; got {} ({} B) free of {} "
                     "(weights {}, kv {}, scratch {}), want {} ({} B)",
                     owner_name(owner), format_bytes(ceiling - total), ceiling - total,
                     format_bytes(ceiling), format_bytes(by_owner_[index_of(MemoryOwner::kWeights)]),

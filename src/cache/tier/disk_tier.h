@@ -158,6 +158,13 @@ class DiskTier {
   /// it has in a get: what is damaged is moved to DIR/bad. Errors: as PageReader::open.
   Result<PageHeader> header(const PageKey& key);
 
+  /// Hits of a page by every process so far, as its file says: kept as an extended attribute, at
+  /// two system calls a hit. Not exact, see FileSystem::count_use; absent where no count is kept.
+  std::optional<std::uint64_t> total_hits(const PageKey& key) const;
+
+  /// Where a page's file is, or would be.
+  std::string page_path(const PageKey& key) const { return directory_.page_path(key); }
+
   /// Reads every payload on the disk and changes nothing. Errors: kIo, kNotFound: the directory
   /// cannot be listed.
   Result<VerifyReport> verify() const;
@@ -199,6 +206,7 @@ class DiskTier {
                    DiskIndex::Entry* entry);
   GetOutcome failed_read(const PageKey& key, std::uint64_t generation, const Error& error);
   void note_hit(const PageKey& key, std::uint64_t generation, const DiskIndex::Entry& entry);
+  void mark_used(const std::string& path);
   void read_for(Batch& batch, std::size_t idx, std::vector<std::uint8_t>& scratch);
   void count_misses(std::uint64_t n);
   std::uint64_t generation_of(const PageKey& key) const;

@@ -133,6 +133,17 @@ void DiskTier::note_hit(const PageKey& key, std::uint64_t generation,
   index_.count_hit(key);
 }
 
+void DiskTier::mark_used(const std::string& path) {
+  // A read-only disk keeps the order in memory only, and no count.
+  (void)fs_.touch(path);
+  (void)fs_.count_use(path);
+}
+
+std::optional<std::uint64_t> DiskTier::total_hits(const PageKey& key) const {
+  const IoResult<std::uint64_t> count = fs_.use_count(page_path(key));
+  return count.ok() ? std::optional(count.value) : std::nullopt;
+}
+
 GetOutcome DiskTier::failed_read(const PageKey& key, std::uint64_t generation, const Error& error) {
   switch (error.code) {
     case ErrorCode::kCorruption: {
@@ -188,7 +199,7 @@ GetOutcome DiskTier::get(const PageKey& key, std::span<const TokenId> tokens,
     return outcome;
   }
   note_hit(key, generation, entry);
-  (void)fs_.touch(directory_.page_path(key));  // a read-only disk keeps the order in memory only
+  mark_used(directory_.page_path(key));
   return GetOutcome::kHit;
 }
 
@@ -212,7 +223,7 @@ void DiskTier::read_for(Batch& batch, std::size_t idx, std::vector<std::uint8_t>
   note_hit(slot.key, generation, entry);
   const std::string path = directory_.page_path(slot.key);
   batch.finish(idx, GetOutcome::kHit);
-  (void)fs_.touch(path);  // after the finish: no one waits for it
+  mark_used(path);  // after the finish: no one waits for it
 }
 
 void DiskTier::get_many(std::span<GetRequest> requests, double deadline_seconds) {

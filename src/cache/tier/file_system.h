@@ -1,6 +1,7 @@
 // What the disk tier asks of a file system, one system call a function: a test fails any of them.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -66,6 +67,13 @@ class FileSystem {
   virtual IoResult<FileInfo> stat(const std::string& path) = 0;
   /// Sets the time of the last change to now.
   virtual IoStatus touch(const std::string& path) = 0;
+  /// Adds one to a number kept with the file, for people: two processes at once may add only one.
+  /// ENOTSUP where a file system keeps none.
+  virtual IoStatus count_use(const std::string&) { return {.error = ENOTSUP}; }
+  /// That number; 0 of a file that was never counted.
+  virtual IoResult<std::uint64_t> use_count(const std::string&) {
+    return {.value = 0, .error = ENOTSUP};
+  }
 
   /// The clock of `modified_ns`: nanoseconds since 1970. May jump.
   virtual std::int64_t now_ns() = 0;

@@ -1,9 +1,12 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <ctime>
 #include <memory>
@@ -16,6 +19,9 @@ namespace {
 
 constexpr mode_t kOwnersFile = 0600;
 constexpr mode_t kOwnersDirectory = 0700;
+/// An extended attribute: decimal digits, so that getfattr shows it.
+constexpr const char* kUseCountName = "user.kvasir.hits";
+constexpr std::size_t kUseCountDigitsMax = 20;
 
 /// Calls `call` until no signal interrupts it.
 template <class Call>
@@ -119,6 +125,22 @@ class PosixFileSystem final : public FileSystem {
 
   IoStatus touch(const std::string& path) override {
     return status_of(::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW));
+  }
+
+  IoStatus count_use(const std::string& path) override {
+    const IoResult<std::uint64_t> count = use_count(path);
+    if (!count.ok()) return {.error = count.error};
+    const std::string digits = std::to_string(count.value + 1);
+    return status_of(::lsetxattr(path.c_str(), kUseCountName, digits.data(), digits.size(), 0));
+  }
+
+  IoResult<std::uint64_t> use_count(const std::string& path) override {
+    std::array<char, kUseCountDigitsMax> digits{};
+    const ssize_t n = ::lgetxattr(path.c_str(), kUseCountName, digits.data(), digits.size());
+    if (n < 0 && errno != ENODATA && errno != ERANGE) return {.value = 0, .error = errno};
+    std::uint64_t count = 0;  // also where somebody wrote no number
+    if (n > 0) std::from_chars(digits.data(), digits.data() + n, count);
+    return {.value = count};
   }
 
   std::int64_t now_ns() override {
