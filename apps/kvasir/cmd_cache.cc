@@ -81,7 +81,7 @@ nlohmann::json page_json(const DiskTier& tier, Manifests& manifests, const PageI
 }
 
 /// Absent when the page has vanished, is damaged, or is of another tokenizer.
-std::optional<std::string> text_of(const DiskTier& tier, Manifests& manifests,
+std::optional<std::string> text_of(DiskTier& tier, Manifests& manifests,
                                    const PageTexts& texts, const PageInfo& page) {
   const auto header = tier.header(page.key);
   return header ? texts.of(header->tokens, manifests.of(page.root)) : std::nullopt;
@@ -128,7 +128,7 @@ void print_scopes(const DiskTier& tier, Manifests& manifests, const std::vector<
   }
 }
 
-void print_pages(const DiskTier& tier, Manifests& manifests, const std::vector<PageInfo>& pages,
+void print_pages(DiskTier& tier, Manifests& manifests, const std::vector<PageInfo>& pages,
                  const PageTexts& texts) {
   print(fmt::format("| key | scope | model | tokens | bytes | hits | age | last used |{}\n",
                     texts.are_wanted() ? " text |" : ""));

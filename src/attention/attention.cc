@@ -1,5 +1,6 @@
 #include "attention/attention.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attention/kernel.h"
@@ -12,8 +13,10 @@ namespace {
 /// Cost (rows x strips) below which waking the pool takes longer than the work: 3 kv heads x
 /// 4 rows x 64 tokens, about 3 us.
 constexpr std::int64_t kMinForkCost = 48;
-/// Fewer blocks are merged (1 or 2 us each) by the caller.
-constexpr int kMinMergesPerThread = 2;
+/// Fewer records are merged (20 ns each, and more where another core wrote them) by the caller.
+constexpr std::int64_t kMinForkMerges = 64;
+/// Wanted per thread.
+constexpr int kMergeTasksPerThread = 2;
 
 void check_call(const AttentionParams& params, std::span<const QueryRows> rows) {
   KVASIR_CHECK(params.head_dim >= 8 && params.head_dim <= kMaxHeadDim && params.head_dim % 8 == 0);
@@ -32,8 +35,11 @@ void do_task(const Plan& plan, const Task& task, std::uint8_t* work) noexcept {
   attend_segments(block, task.segment_begin, task.segment_end, work);
 }
 
-void merge(const Block& block) noexcept {
-  if (block.partials != nullptr && !block.is_prefix) merge_partials(block);
+/// Part `part` of `n_parts` of the block's rows.
+void merge(const Block& block, int part, int n_parts) noexcept {
+  if (block.partials == nullptr || block.is_prefix) return;
+  const int n_rows = block.n_rows();
+  merge_partials(block, n_rows * part / n_parts, n_rows * (part + 1) / n_parts);
 }
 
 }  // namespace
@@ -58,13 +64,16 @@ void attend(ThreadPool& pool, const AttentionParams& params, std::span<const Que
       do_task(plan, plan.tasks[static_cast<std::size_t>(task_idx)], work);
     });
   }
-  if (!plan.has_merges) return;
-  if (static_cast<int>(plan.blocks.size()) < kMinMergesPerThread * pool.n_threads()) {
-    for (const Block& block : plan.blocks) merge(block);
-  } else {
-    pool.for_tasks(static_cast<int>(plan.blocks.size()),
-                   [&](int i, int) { merge(plan.blocks[static_cast<std::size_t>(i)]); });
+  if (plan.n_merges == 0) return;
+  const auto n_blocks = static_cast<int>(plan.blocks.size());
+  if (pool.n_threads() == 1 || plan.n_merges < kMinForkMerges) {
+    for (const Block& block : plan.blocks) merge(block, 0, 1);
+    return;
   }
+  const int n_parts = std::max(1, kMergeTasksPerThread * pool.n_threads() / n_blocks);
+  pool.for_tasks(n_blocks * n_parts, [blocks = plan.blocks.data(), n_parts](int i, int) {
+    merge(blocks[i / n_parts], i % n_parts, n_parts);
+  });
 }
 
 }  // namespace kvasir::attention

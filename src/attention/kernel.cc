@@ -304,12 +304,16 @@ void merge_record(const float* HWY_RESTRICT from, int head_dim, float* HWY_RESTR
   }
 }
 
-void merge_partials(const Block& block) {
+/// Records that are fetched ahead: other cores have written most of them, and each is needed at
+/// once.
+constexpr int kMergeAhead = 6;
+
+void merge_partials(const Block& block, int row_begin, int row_end) {
   const int head_dim = block.params->head_dim;
   const std::size_t stride = record_floats(head_dim);
   const PrefixRecords& prefix = block.prefix;
-  const int n_own = block.segment_end - block.segment_begin;
-  for (int row = 0; row < block.n_rows(); ++row) {
+  const int n_segments = prefix.n_segments + block.segment_end - block.segment_begin;
+  for (int row = row_begin; row < row_end; ++row) {
     float* const own = block.partials + static_cast<std::size_t>(row) * stride;
     const auto record = [&](int i) {
       if (i >= prefix.n_segments) {
@@ -322,7 +326,13 @@ void merge_partials(const Block& block) {
       return prefix.records + static_cast<std::size_t>(row / n_heads) * prefix.kv_head_stride +
              static_cast<std::size_t>(shared_row) * stride;
     };
-    for (int i = 1; i < prefix.n_segments + n_own; ++i) {
+    const auto fetch = [&](int i) {
+      const float* const ahead = record(std::min(i, n_segments - 1));
+      for (std::size_t d = 0; d < stride; d += 16) hwy::Prefetch(ahead + d);
+    };
+    for (int i = 0; i < kMergeAhead; ++i) fetch(i);
+    for (int i = 1; i < n_segments; ++i) {
+      fetch(i + kMergeAhead - 1);
       merge_record(record(i), head_dim, record(0));
     }
     write_row(block, row, record(0));
@@ -356,7 +366,9 @@ void attend_segments(const Block& block, int segment_begin, int segment_end,
   HWY_DYNAMIC_DISPATCH(attend_segments)(block, segment_begin, segment_end, work);
 }
 
-void merge_partials(const Block& block) noexcept { HWY_DYNAMIC_DISPATCH(merge_partials)(block); }
+void merge_partials(const Block& block, int row_begin, int row_end) noexcept {
+  HWY_DYNAMIC_DISPATCH(merge_partials)(block, row_begin, row_end);
+}
 
 }  // namespace kvasir::attention
 #endif  // HWY_ONCE

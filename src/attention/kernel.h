@@ -79,6 +79,6 @@ void attend_segments(const Block& block, int segment_begin, int segment_end,
 
 /// Merges the records of all segments, in ascending order, into `out`: the first one's memory holds
 /// the result. Requires: `partials`, and that all its tasks and its prefix's are done.
-void merge_partials(const Block& block) noexcept;
+void merge_partials(const Block& block, int row_begin, int row_end) noexcept;
 
 }  // namespace kvasir::attention

@@ -175,12 +175,14 @@ int choose_block_rows(const AttentionParams& params, std::span<const QueryRows> 
       std::clamp<std::int64_t>(n_rows / (kBlocksPerThread * n_threads), kMinSharedBlockRows, most));
 }
 
-/// Tasks that the block is cut into.
+/// Tasks that the block is cut into: of equally many segments, because threads begin with equally
+/// many tasks each, side by side.
 int count_pieces(const Block& block, std::int64_t cost, std::int64_t task_cost) {
   if (task_cost == 0 || block.n_rows() > kMaxCutRows) return 1;
-  const std::int64_t pieces = (cost + task_cost - 1) / task_cost;
-  return static_cast<int>(
-      std::clamp<std::int64_t>(pieces, 1, block.segment_end - block.segment_begin));
+  const std::int64_t wanted = std::max<std::int64_t>(1, (cost + task_cost - 1) / task_cost);
+  const int n_segments = block.segment_end - block.segment_begin;
+  const int size = std::max(1, static_cast<int>(n_segments / wanted));
+  return (n_segments + size - 1) / size;
 }
 
 bool has_partials(const Block& block, int n_pieces) {
@@ -273,7 +275,10 @@ Plan make_plan(const AttentionParams& params, std::span<const QueryRows> rows, c
       block.partials = partials;
       partials += partial_floats(params, block);
       if (block.is_prefix && block.kv_head == 0) prefix_records = block.partials;
-      plan.has_merges |= !block.is_prefix;
+      if (!block.is_prefix) {
+        const int n_segments = block.prefix.n_segments + block.segment_end - block.segment_begin;
+        plan.n_merges += std::int64_t{block.n_rows()} * n_segments;
+      }
     }
     if (block.prefix.n_segments > 0) {
       block.prefix.kv_head_stride = static_cast<std::size_t>(block.prefix.n_segments) *

@@ -23,7 +23,7 @@ struct Task {
 struct Plan {
   std::span<Block> blocks;
   std::span<Task> tasks;         ///< the costliest first
-  bool has_merges = false;       ///< some block is to be merged once all tasks are done
+  std::int64_t n_merges = 0;     ///< records to be merged once all tasks are done
   std::uint8_t* work = nullptr;  ///< one piece of `work_bytes` per thread
   std::size_t work_bytes = 0;
   std::int64_t cost = 0;  ///< rows x strips, of all tasks

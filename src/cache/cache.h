@@ -46,7 +46,7 @@ struct CacheOptions {
   std::vector<GroupSpec> groups;  ///< every layer of the model in exactly one group
   CodecId codec_k = CodecId::kF16;
   CodecId codec_v = CodecId::kF16;
-  int page_tokens = 64;
+  int page_tokens = 32;
   HeadOrder head_order = HeadOrder::kSplit;
   /// The most that pages of the prefix tree may take, those that open sequences use as well
   /// included: beyond it only pages stay that are in use. 0: nothing is kept. Beside it the budget
@@ -114,7 +114,8 @@ class Sequence {
   /// Call when the pages' bytes are complete. Cost: one SHA-256 per new page.
   void publish(const PageKey& root, std::span<const TokenId> tokens, double seconds_per_token);
 
-  /// Frees the pages of window groups that no later query can see. Call after a step.
+  /// Frees the pages of window groups that no later query can see. Call before a step, and after
+  /// publish: what is published then has all its groups.
   void free_below_windows();
 
   /// One view per model layer, by layer number. Valid until the next non-const call.

@@ -112,7 +112,7 @@ void cut(Match& match, std::size_t n_pages) {
   match.nodes.resize(n_pages);
   match.partial = {};
   match.n_partial = 0;
-  match.end = MatchEnd::kEvicted;
+  if (match.end != MatchEnd::kCorrupt) match.end = MatchEnd::kEvicted;
   match.cached = match.wanted = -1;
 }
 

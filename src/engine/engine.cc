@@ -177,6 +177,8 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
   };
   std::vector<std::vector<cache::PagedKvView>> views;
   std::vector<model::ForwardItem> items;
+  // Only now, not after the last step: what that one sealed is published whole.
+  for (const Step& step : steps) step.sequence->free_below_windows();
   for (const Step& step : steps) {
     const int n_old = step.sequence->n_tokens();
     const auto n_new = static_cast<std::int64_t>(step.tokens.size());
@@ -208,7 +210,6 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
     roll_back();
     return status;
   }
-  for (const Step& step : steps) step.sequence->free_below_windows();
   return {};
 }
 

@@ -42,7 +42,7 @@ struct EngineOptions {
   int n_threads = 0;  ///< 0: every usable CPU
   int n_batch = 512;  ///< prompt tokens computed in one forward pass
   /// Tokens of a page: a power of two 16..512, or 0 for one page that holds the whole context.
-  int page_tokens = 64;
+  int page_tokens = 32;
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;
   PoolLayout pool_layout = PoolLayout::kUnified;
 
@@ -93,7 +93,7 @@ class Engine {
   /// Bytes by owner; scratch as kernels hold it at present.
   cache::MemorySummary memory_summary();
 
-  /// Forward pass over sequences' next tokens: appends slots, computes, frees pages below windows.
+  /// Forward pass over sequences' next tokens: frees pages below windows, appends slots, computes.
   struct Step {
     cache::Sequence* sequence = nullptr;
     std::span<const TokenId> tokens;

@@ -162,5 +162,21 @@ TEST(MatchReason, IsRightInEachOfItsCases) {
       << "a reason without a case";
 }
 
+/// The page that differs in its middle is on the disk only.
+TEST(MatchReason, ADifferenceInsideAPageIsFoundOnTheDiskToo) {
+  const KvDirectory directory;
+  {
+    const auto engine = stories_on(directory, small_pages());
+    (void)ask(*engine, kKnown);
+    settle(*engine);
+  }
+  const PromptReport report =
+      ask(*stories_on(directory, small_pages()), branch(kKnown, 41, 20));
+  EXPECT_EQ(report.end, MatchEnd::kFirstDifference) << cache::match_end_name(report.end);
+  EXPECT_EQ(report.n_reused, 41);
+  EXPECT_EQ(report.cached, 44);
+  EXPECT_EQ(report.wanted, 400);
+}
+
 }  // namespace
 }  // namespace kvasir::engine

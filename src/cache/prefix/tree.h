@@ -69,7 +69,7 @@ struct Evicted {
 class PrefixTree {
  public:
   struct Options {
-    int page_tokens = 64;                ///< > 0
+    int page_tokens = 32;                ///< > 0
     std::uint64_t pin_budget_bytes = 0;  ///< 0: nothing can be pinned
     std::size_t n_evicted_keys = 65536;  ///< remembered for the reason of a miss; 100 bytes each
   };
