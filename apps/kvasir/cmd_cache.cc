@@ -232,12 +232,14 @@ void add_cache(CLI::App& app, std::vector<Command>& commands) {
   CLI::App* rm = add_action(*sub, "rm", "remove a page", remove, flags, commands);
   auto* key = rm->add_option("key", flags->key, key_help);
   rm->add_flag("--all", flags->all, "every page")->excludes(key);
+  add_cache_replay(*sub, commands);
   sub->footer(
       "Examples:\n"
       "  kvasir cache ls                    what is there, model by model\n"
       "  kvasir cache inspect 3fa8 --show-text\n"
       "  kvasir cache verify                is every page whole?\n"
-      "  kvasir cache gc 1G                 leave 1 GiB\n");
+      "  kvasir cache gc 1G                 leave 1 GiB\n"
+      "  kvasir cache replay trace.jsonl    which size and policy would do? (no model runs)\n");
 }
 
 }  // namespace kvasir::cli

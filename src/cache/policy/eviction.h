@@ -38,7 +38,7 @@ inline constexpr EvictionPolicy kAllPolicies[] = {EvictionPolicy::kLru, Eviction
 std::string_view policy_name(EvictionPolicy policy);
 
 /// Of the mean time between two uses of a page, how much longer one stays that is worth e times as
-/// much. More of it saves more computing and finds fewer pages; docs/cache-replay.md has the figures.
+/// much. More of it saves more computing and finds fewer pages: docs/cache-replay.md has figures.
 inline constexpr double kStretch = 0.2;
 
 /// Orders pages of one priority: the lowest leaves first.
@@ -52,12 +52,12 @@ inline constexpr double kStretch = 0.2;
 /// this is the order of the worth that is left, at any time. So no score changes while its page is
 /// untouched and stretch_seconds stays, and an ordered set keeps the order. stretch_seconds is
 /// kStretch times the gap between two uses of a page, which PrefixTree measures: it does not matter
-/// whether people come back after seconds or hours. 0: as lru. A page that costs nothing leaves long
-/// before all else.
+/// whether people come back after seconds or hours. 0: as lru. A page that costs nothing leaves
+/// long before all else.
 ///
 /// GreedyDual-Size-Frequency (Cherkasova 1998, HPL-98-69R1), which was here before, keeps a page in
-/// proportion to its worth. With compute seconds that rise with the position it let the ends of long
-/// prompts drive out what is used again.
+/// proportion to its worth. With compute seconds that rise with the position it let the ends of
+/// long prompts drive out what is used again.
 double eviction_score(EvictionPolicy policy, const NodeStats& stats, double stretch_seconds);
 
 /// A place in the order of eviction; the lowest leaves first. Total: no two ids are equal.
