@@ -305,6 +305,7 @@ void add_cache(CLI::App& app, std::vector<Command>& commands) {
   auto* key = rm->add_option("key", flags->key, key_help);
   rm->add_flag("--all", flags->all, "every page")->excludes(key);
   add_archive_actions(*sub, flags, commands);
+  add_cache_replay(*sub, commands);
   sub->footer(
       "Examples:\n"
       "  kvasir cache ls                    what is there, model by model\n"
@@ -312,7 +313,8 @@ void add_cache(CLI::App& app, std::vector<Command>& commands) {
       "  kvasir cache verify                is every page whole?\n"
       "  kvasir cache gc 1G                 leave 1 GiB\n"
       "  kvasir cache export pages.kva      all of them, to take to another machine\n"
-      "  kvasir cache import pages.kva      where they are loaded as if computed there\n");
+      "  kvasir cache import pages.kva      where they are loaded as if computed there\n"
+      "  kvasir cache replay trace.jsonl    which size and policy would do? (no model runs)\n");
 }
 
 }  // namespace kvasir::cli

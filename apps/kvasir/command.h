@@ -43,6 +43,8 @@ struct Command {
 void add_run(CLI::App& app, std::vector<Command>& commands);
 void add_chat(CLI::App& app, std::vector<Command>& commands);
 void add_cache(CLI::App& app, std::vector<Command>& commands);
+/// `cache` is the subcommand of add_cache.
+void add_cache_replay(CLI::App& cache, std::vector<Command>& commands);
 void add_inspect(CLI::App& app, std::vector<Command>& commands);
 void add_tokenize(CLI::App& app, std::vector<Command>& commands);
 void add_doctor(CLI::App& app, std::vector<Command>& commands);

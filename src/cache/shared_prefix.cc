@@ -154,6 +154,9 @@ Sequence KvCache::open(const PageKey& root, std::span<const TokenId> tokens, Mat
   if (cache.tree == nullptr) return sequence;
   Sequence::State& state = *sequence.state_;
   match = cache.find(root, tokens, seconds_per_token, state);
+  // Pages that came from the disk were used by that: a second use now would tell a gap of nothing.
+  const std::size_t n_here =
+      match.nodes.size() - static_cast<std::size_t>(match.n_loaded / cache.options.page_tokens);
   std::size_t n_usable = cache.usable_pages(match, match.n_partial);
   if (n_usable < match.nodes.size()) cut(match, n_usable);  // a window has passed
   state.set_path(match.nodes);
@@ -179,7 +182,8 @@ Sequence KvCache::open(const PageKey& root, std::span<const TokenId> tokens, Mat
     if (!copies.empty()) cache.groups[g]->pool.drop_owner(copies[g]);  // the table's now
   }
   state.n_tokens = match.position;
-  cache.tree->touch(match.nodes, cache.now());
+  const std::span<const NodeId> nodes = match.nodes;
+  cache.tree->touch(nodes.first(std::min(n_here, nodes.size())), cache.now());
   return sequence;
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "cache/policy/eviction.h"
@@ -12,8 +13,6 @@ namespace kvasir::cache {
 namespace {
 
 using Names = std::vector<PageId>;
-constexpr EvictionPolicy kAllPolicies[] = {EvictionPolicy::kLru, EvictionPolicy::kLfu,
-                                           EvictionPolicy::kCost};
 
 /// Pages 1 -> 2 -> 3, 1 -> 4, and 5 alone.
 struct Family : NamedPages {
@@ -73,50 +72,105 @@ TEST(Eviction, TiesGoByAgeThenByNode) {
   }
 }
 
-// Scores are chosen so that every sum is exact.
-TEST(Eviction, CostTakesTheLeastSecondsPerByteTimesUsesAndAges) {
+/// Uses a page of its own after `seconds`, the first gap that is seen; a fifth of the mean gap is
+/// the stretch.
+void let_a_gap_pass(NamedPages& pages, double seconds) {
+  const NodeId node = pages.add(999, 0);
+  pages.touch(node, seconds);
+  pages.tree.erase_subtree(node);
+}
+
+TEST(Eviction, CostStretchesTheTimeOfWhatIsWorthMore) {
   NamedPages pages;
-  pages.add(1, 10, {.compute_seconds = 8, .bytes = 4});   // 2
-  pages.add(2, 10, {.compute_seconds = 1, .bytes = 4});   // 1/4
-  pages.add(3, 10, {.compute_seconds = 3, .bytes = 4});   // 3/4
-  pages.add(4, 10, {.compute_seconds = 6, .bytes = 12});  // 1/2
-  EXPECT_EQ(pages.evict(2, 20, EvictionPolicy::kCost), (Names{2, 4}));
-  // The inflation is 1/2 now: 5 scores 1/2 + 1/4 as 3 does, which is older.
-  const NodeId node_5 = pages.add(5, 20, {.compute_seconds = 1, .bytes = 4});
-  EXPECT_EQ(pages.evict(1, 20, EvictionPolicy::kCost), Names{3});
-  // 3/4 now. Used twice, 5 scores 3/4 + 2 * 1/4; 6, the same page used once, 3/4 + 1/4.
-  pages.touch(node_5, 21);
-  pages.add(6, 22, {.compute_seconds = 1, .bytes = 4});
-  EXPECT_EQ(pages.evict(2, 30, EvictionPolicy::kCost), (Names{6, 5}));
-  // 5/4 now: 7 scores 9/4, hence 1 goes before it, though it is worth twice as much a byte: its use
-  // is too long ago.
-  pages.add(7, 30, {.compute_seconds = 1, .bytes = 1});
-  EXPECT_EQ(pages.evict_all(30, EvictionPolicy::kCost), (Names{1, 7}));
+  let_a_gap_pass(pages, 50);                               // stretch 10
+  pages.add(1, 100, {.compute_seconds = 4, .bytes = 4});   // 100 + 10 ln 1   = 100
+  pages.add(2, 92, {.compute_seconds = 8, .bytes = 2});    //  92 + 10 ln 4   = 105.9
+  pages.add(3, 107, {.compute_seconds = 1, .bytes = 4});   // 107 + 10 ln 1/4 =  93.1
+  pages.add(4, 99, {.compute_seconds = 12, .bytes = 12});  //  99 + 10 ln 1   =  99
+  EXPECT_EQ(pages.evict_all(200, EvictionPolicy::kCost), (Names{3, 4, 1, 2}));
+}
+
+TEST(Eviction, CostCountsEveryUse) {
+  NamedPages pages;
+  const NodeId node_1 = pages.add(1, 0, {.compute_seconds = 1, .bytes = 4});
+  for (const double now : {50, 100, 150}) pages.touch(node_1, now);  // 150 + 10 ln 4/4 = 150
+  pages.add(2, 150, {.compute_seconds = 1, .bytes = 4});             // 150 + 10 ln 1/4 = 136.1
+  pages.add(3, 140, {.compute_seconds = 1, .bytes = 1});             // 140 + 10 ln 1   = 140
+  pages.add(4, 139, {.compute_seconds = 9, .bytes = 3});             // 139 + 10 ln 3   = 149.99
+  EXPECT_EQ(pages.evict_all(190, EvictionPolicy::kCost), (Names{2, 3, 4, 1}));
+}
+
+TEST(Eviction, TheStretchFollowsTheGapsBetweenUses) {
+  const auto order = [](double gap) {
+    NamedPages pages;
+    let_a_gap_pass(pages, gap);
+    pages.add(1, 100);
+    pages.add(2, 95, {.compute_seconds = 16});  // 16 times the worth: 2.8 stretches more
+    return pages.evict_all(110, EvictionPolicy::kCost);
+  };
+  EXPECT_EQ(order(5), (Names{2, 1})) << "2.8 s more for what is 5 s older";
+  EXPECT_EQ(order(20), (Names{1, 2})) << "11 s more";
+  EXPECT_EQ(order(0), (Names{2, 1})) << "no gap yet: as lru";
+}
+
+TEST(Eviction, PagesInTheTreeAreRankedAnewWhenTheStretchHasMoved) {
+  NamedPages pages;
+  let_a_gap_pass(pages, 5);  // stretch 1
+  pages.add(1, 100);
+  pages.add(2, 95, {.compute_seconds = 16});
+  const NodeId node_3 = pages.add(3, 20);
+  pages.add(4, 0);
+  EXPECT_EQ(pages.evict(1, 110, EvictionPolicy::kCost), Names{4});
+  pages.touch(node_3, 110);  // a gap of 90: the mean is 47.5, the stretch 9.5
+  // 100 + 9.5 ln 1/100 = 56.3; 110 + 9.5 ln 2/100 = 72.8; 95 + 9.5 ln 16/100 = 77.6. By the first
+  // stretch they were 95.4, 106.1 and 93.2.
+  EXPECT_EQ(pages.evict_all(110, EvictionPolicy::kCost), (Names{1, 3, 2}));
+}
+
+TEST(Eviction, APageThatComesBackAfterItsEvictionTellsAGap) {
+  NamedPages pages;
+  pages.add(3, 0);
+  EXPECT_EQ(pages.evict(1, 60, EvictionPolicy::kCost), Names{3});
+  pages.add(3, 200, {.compute_seconds = 1000});  // the gap is 200, the stretch 40
+  pages.add(1, 100);
+  pages.add(2, 95, {.compute_seconds = 16});
+  EXPECT_EQ(pages.evict_all(210, EvictionPolicy::kCost), (Names{1, 2, 3}));
+}
+
+TEST(Eviction, WhatIsWorthNothingLeavesFirst) {
+  NamedPages pages;
+  pages.add(1, 1);
+  pages.add(2, 2, {.compute_seconds = 0});
+  EXPECT_EQ(pages.evict(1, 101, EvictionPolicy::kCost), Names{1}) << "no stretch yet";
+  let_a_gap_pass(pages, 50);
+  pages.add(3, 3);
+  pages.add(4, 100, {.compute_seconds = 0});
+  EXPECT_EQ(pages.evict_all(110, EvictionPolicy::kCost), (Names{2, 4, 3}));
 }
 
 TEST(Eviction, ScoresAreTheFormulasOfTheHeader) {
-  const NodeStats stats{.last_use_seconds = 7,
-                        .n_uses = 3,
-                        .compute_seconds = 2,
-                        .bytes = 8,
-                        .inflation_at_use = 0.5};
-  EXPECT_EQ(eviction_score(EvictionPolicy::kLru, stats), 7);
-  EXPECT_EQ(eviction_score(EvictionPolicy::kLfu, stats), 3);
-  EXPECT_EQ(eviction_score(EvictionPolicy::kCost, stats), 1.25);
+  const NodeStats stats{.last_use_seconds = 7, .n_uses = 3, .compute_seconds = 2, .bytes = 8};
+  EXPECT_EQ(eviction_score(EvictionPolicy::kLru, stats, 5), 7);
+  EXPECT_EQ(eviction_score(EvictionPolicy::kLfu, stats, 5), 3);
+  EXPECT_DOUBLE_EQ(eviction_score(EvictionPolicy::kCost, stats, 5), 7 + 5 * std::log(0.75));
+  EXPECT_EQ(eviction_score(EvictionPolicy::kCost, stats, 0), 7);
+  EXPECT_EQ(policy_name(EvictionPolicy::kLru), "lru");
+  EXPECT_EQ(policy_name(EvictionPolicy::kLfu), "lfu");
+  EXPECT_EQ(policy_name(EvictionPolicy::kCost), "cost");
 }
 
-TEST(Eviction, OtherPoliciesDoNotInflateAndAnotherPolicyRanksAnew) {
+TEST(Eviction, AnotherPolicyRanksAnew) {
   NamedPages pages;
-  pages.add(1, 30, {.compute_seconds = 1, .bytes = 1});
-  pages.add(2, 20, {.compute_seconds = 9, .bytes = 1});
-  pages.add(3, 10, {.compute_seconds = 5, .bytes = 1});
-  pages.add(4, 40, {.compute_seconds = 3, .bytes = 1});
-  EXPECT_EQ(pages.evict(1, 50, EvictionPolicy::kLru), Names{3});
-  const NodeId node_5 = pages.add(5, 50, {.compute_seconds = 2, .bytes = 1});
-  EXPECT_EQ(pages.tree.stats(node_5).inflation_at_use, 0);
-  EXPECT_EQ(pages.evict(2, 50, EvictionPolicy::kCost), (Names{1, 5}));
-  EXPECT_EQ(pages.evict(1, 50, EvictionPolicy::kLru), Names{2});
-  EXPECT_EQ(pages.evict_all(50, EvictionPolicy::kLfu), Names{4});
+  let_a_gap_pass(pages, 50);
+  pages.add(1, 130, {.compute_seconds = 1, .bytes = 1});                       // 130
+  const NodeId node_2 = pages.add(2, 70, {.compute_seconds = 9, .bytes = 1});  // used twice
+  pages.touch(node_2, 120);                                                    // 148.9
+  pages.add(3, 110, {.compute_seconds = 100, .bytes = 1});                     // 156.1
+  pages.add(4, 140, {.compute_seconds = 3, .bytes = 1});                       // 151.0
+  EXPECT_EQ(pages.evict(1, 150, EvictionPolicy::kCost), Names{1});
+  EXPECT_EQ(pages.evict(1, 150, EvictionPolicy::kLru), Names{3});
+  EXPECT_EQ(pages.evict(1, 150, EvictionPolicy::kLfu), Names{4});
+  EXPECT_EQ(pages.evict_all(150, EvictionPolicy::kCost), Names{2});
 }
 
 TEST(Eviction, TheLowestPriorityClassGoesFirstButLeavesBeforeAll) {
@@ -190,16 +244,14 @@ TEST(Eviction, WhatHasExpiredGoesFirstWhateverItsPriority) {
   EXPECT_FALSE(pages.tree.evict_one(60, EvictionPolicy::kLru)->is_expired);
 }
 
-TEST(Eviction, ExpiryIsStillLeafFirstAndDoesNotInflate) {
+TEST(Eviction, ExpiryIsStillLeafFirst) {
   NamedPages pages;
   const NodeId node_1 = pages.add(1, 0, {.retention = {.ttl_seconds = 10}});
   pages.add_after(node_1, 2, 0, {.compute_seconds = 9, .bytes = 1});
   pages.add(3, 0, {.compute_seconds = 4, .bytes = 1, .retention = {.ttl_seconds = 20}});
-  pages.add(4, 0, {.compute_seconds = 1, .bytes = 1});
+  pages.add(4, 1, {.compute_seconds = 1, .bytes = 1});
   EXPECT_EQ(pages.evict(1, 30, EvictionPolicy::kCost), Names{3}) << "2 has not expired, hides 1";
-  const NodeId node_5 = pages.add(5, 30, {.compute_seconds = 10, .bytes = 1});
-  EXPECT_EQ(pages.tree.stats(node_5).inflation_at_use, 0);
-  EXPECT_EQ(pages.evict_all(30, EvictionPolicy::kCost), (Names{4, 2, 1, 5}));
+  EXPECT_EQ(pages.evict_all(30, EvictionPolicy::kCost), (Names{2, 1, 4}));
 }
 
 TEST(Eviction, ALockProtectsThePageAndAllBefore) {

@@ -19,8 +19,6 @@ namespace {
 using Tokens = std::vector<TokenId>;
 constexpr std::size_t kPage = 3;
 constexpr std::uint64_t kPinBudget = 900;
-constexpr EvictionPolicy kAllPolicies[] = {EvictionPolicy::kLru, EvictionPolicy::kLfu,
-                                           EvictionPolicy::kCost};
 
 /// A root's number and all tokens from the beginning to the end of a page.
 using History = std::pair<int, Tokens>;
@@ -113,7 +111,9 @@ class Machine {
     tree_.touch(found.nodes, now_);
     n_hits_ += found.nodes.size();
     for (std::size_t i = 1; i <= found.nodes.size(); ++i) {
-      use(twin_.at({root, first(tokens, i * kPage)}));
+      Entry& entry = twin_.at({root, first(tokens, i * kPage)});
+      note_gap(now_ - entry.stats.last_use_seconds);
+      use(entry);
     }
   }
 
@@ -147,7 +147,10 @@ class Machine {
       entry.stats.bytes = page.bytes;
       entry.stats.compute_seconds = page.compute_seconds;
       retain(entry, page.retention);
-      evicted_.erase({root, history});
+      if (const auto old = evicted_.find({root, history}); old != evicted_.end()) {
+        note_gap(now_ - old->second);
+        evicted_.erase(old);
+      }
     } else {
       ++seen["computed twice"];
       const bool is_endless = entry.ttl == 0 || page.retention.ttl_seconds == 0;
@@ -169,9 +172,13 @@ class Machine {
     entry.ttl = retention.ttl_seconds;
   }
 
+  void note_gap(double seconds) {
+    ++n_gaps_;
+    gap_seconds_ += (seconds - gap_seconds_) / n_gaps_;
+  }
+
   void use(Entry& entry) const {
     entry.stats.last_use_seconds = now_;
-    entry.stats.inflation_at_use = inflation_;
     ++entry.stats.n_uses;
   }
 
@@ -227,6 +234,10 @@ class Machine {
   void evict(int n) {
     for (int i = 0; i < n; ++i) {
       const EvictionPolicy policy = kAllPolicies[seed_ < 4 ? seed_ - 1 : random_() % 3];
+      // Ranks are made anew by another policy, or when the stretch has moved by more than 1.25.
+      const double stretch = policy == EvictionPolicy::kCost ? kStretch * gap_seconds_ : 0;
+      const bool has_moved = stretch > 1.25 * stretch_ || stretch_ > 1.25 * stretch;
+      if (policy != std::exchange(policy_, policy) || has_moved) stretch_ = stretch;
       const auto want = first_to_leave(policy);
       const auto evicted = tree_.evict_one(now_, policy);
       ASSERT_EQ(evicted.has_value(), want.has_value());
@@ -236,10 +247,7 @@ class Machine {
       ASSERT_EQ(evicted->pages, std::vector<PageId>{entry.page});
       ASSERT_EQ(evicted->is_expired, is_expired);
       ++seen[is_expired ? "expired" : "evicted in order"];
-      if (!is_expired && policy == EvictionPolicy::kCost) {
-        inflation_ = std::max(inflation_, eviction_score(policy, entry.stats));
-      }
-      evicted_.insert(*want);
+      evicted_[*want] = entry.stats.last_use_seconds;
       twin_.erase(*want);
     }
   }
@@ -288,7 +296,7 @@ class Machine {
       const double last_use = entry.stats.last_use_seconds;
       const bool is_expired = expiry(entry) <= now_;
       Rank rank = {1, static_cast<double>(entry.stats.priority),
-                   eviction_score(policy, entry.stats), last_use};
+                   eviction_score(policy, entry.stats, stretch_), last_use};
       if (is_expired) rank = {0, expiry(entry), last_use};
       rank.push_back(entry.node.index);
       if (!best || rank < best_rank) {
@@ -372,12 +380,14 @@ class Machine {
   std::mt19937 random_;
   const unsigned seed_;
   double now_ = 100;
-  double inflation_ = 0;
+  double gap_seconds_ = 0, n_gaps_ = 0;  ///< the mean of all: the tree forgets none so soon
+  double stretch_ = 0;
+  EvictionPolicy policy_ = EvictionPolicy::kLru;
   PageId next_page_ = 1;
   std::uint64_t n_hits_ = 0;
   std::map<History, Entry> twin_;
-  std::set<History> evicted_;
-  std::vector<NodeId> locks_;  ///< one entry a lock
+  std::map<History, double> evicted_;  ///< when they were used last
+  std::vector<NodeId> locks_;          ///< one entry a lock
 };
 
 TEST(PrefixProperty, RandomOperationsAgreeWithTheTwin) {

@@ -286,13 +286,20 @@ TEST(SharedPrefix, TheOrderOfLeavingIsThePolicys) {
       ASSERT_TRUE(compute(twin, run_of(17, first), seconds_per_token));
       clock.now += 1;
     };
+    clock.now = 0;
+    add(4000, 100);  // the dearest
+    clock.now = 99;
+    cache.find(run_of(17, 4000));  // pages are used again after 99 s
+    clock.now = 100;
     add(1000, 9);  // dear
     add(2000, 1);  // cheap
     add(3000, 4);
-    cache.find(run_of(17, 2000));  // the cheap one is used last, and twice
+    cache.find(run_of(17, 2000));  // the cheap one is used last, and twice: after 2 s
+    // The mean gap is 50.5 s, hence the stretch 10.1: 99 + 10.1 ln 200 = 152.5, 100 + 10.1 ln 9 =
+    // 122.2, 103 + 10.1 ln 2 = 110.0, 102 + 10.1 ln 4 = 116.0; what all have in common left out.
     const std::vector<TokenId> order = policy == EvictionPolicy::kLru
-                                           ? std::vector<TokenId>{1000, 3000, 2000}
-                                           : std::vector<TokenId>{2000, 3000, 1000};
+                                           ? std::vector<TokenId>{4000, 1000, 3000, 2000}
+                                           : std::vector<TokenId>{2000, 3000, 1000, 4000};
     for (const TokenId next : order) {
       ASSERT_TRUE(cache.kv->evict_one());
       Match match;

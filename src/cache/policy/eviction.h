@@ -8,6 +8,7 @@
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 
 namespace kvasir::cache {
 
@@ -25,26 +26,39 @@ enum class EvictionPolicy : std::uint8_t {
 struct NodeStats {
   int priority = kDefaultPriority;  ///< 0..kMaxPriority; lower leaves first
   double last_use_seconds = 0;
-  std::uint64_t n_uses = 0;     ///< 1 when it is new
-  double compute_seconds = 0;   ///< what computing it again would take
-  std::uint64_t bytes = 0;      ///< what evicting it frees; > 0
-  double inflation_at_use = 0;  ///< the tree's inflation when it was last used: see eviction_score
+  std::uint64_t n_uses = 0;    ///< 1 when it is new
+  double compute_seconds = 0;  ///< what computing it again would take
+  std::uint64_t bytes = 0;     ///< what evicting it frees; > 0
   double expiry_seconds = std::numeric_limits<double>::infinity();  ///< infinity: never
 };
+
+inline constexpr EvictionPolicy kAllPolicies[] = {EvictionPolicy::kLru, EvictionPolicy::kLfu,
+                                                  EvictionPolicy::kCost};
+/// "lru", "lfu", "cost".
+std::string_view policy_name(EvictionPolicy policy);
+
+/// Of the mean time between two uses of a page, how much longer one stays that is worth e times as
+/// much. More of it saves more computing and finds fewer pages: docs/cache-replay.md has figures.
+inline constexpr double kStretch = 0.2;
 
 /// Orders pages of one priority: the lowest leaves first.
 ///
 ///   lru   time of last use
 ///   lfu   number of uses
-///   cost  inflation_at_use + n_uses * compute_seconds / bytes
+///   cost  time of last use + stretch_seconds * ln(n_uses * compute_seconds / bytes)
 ///
-/// The cost score is the value of a byte: the seconds it saves, times the likelihood of its reuse.
-/// Frequency enters as the number of uses; recency enters through the inflation, which rises to the
-/// score of every page that the cost policy evicts: a page that was not used since starts from a
-/// lower floor than one that is used now, so old uses fade as fast as the cache turns over. No
-/// score changes while its page is untouched, hence an ordered set keeps the order. Source:
-/// GreedyDual-Size-Frequency, Cherkasova 1998, HP Laboratories report HPL-98-69R1.
-double eviction_score(EvictionPolicy policy, const NodeStats& stats);
+/// The logarithm's argument is what a byte is worth: the seconds that it saves, times the odds of
+/// its reuse, which rise with the uses so far. If these odds fade as exp(-age / stretch_seconds),
+/// this is the order of the worth that is left, at any time. So no score changes while its page is
+/// untouched and stretch_seconds stays, and an ordered set keeps the order. stretch_seconds is
+/// kStretch times the gap between two uses of a page, which PrefixTree measures: it does not matter
+/// whether people come back after seconds or hours. 0: as lru. A page that costs nothing leaves
+/// long before all else.
+///
+/// GreedyDual-Size-Frequency (Cherkasova 1998, HPL-98-69R1), which was here before, keeps a page in
+/// proportion to its worth. With compute seconds that rise with the position it let the ends of
+/// long prompts drive out what is used again.
+double eviction_score(EvictionPolicy policy, const NodeStats& stats, double stretch_seconds);
 
 /// A place in the order of eviction; the lowest leaves first. Total: no two ids are equal.
 struct EvictionRank {
@@ -56,7 +70,8 @@ struct EvictionRank {
 };
 
 /// Lowest priority, then lowest score, then longest unused, then lowest id.
-EvictionRank eviction_rank(EvictionPolicy policy, const NodeStats& stats, std::uint32_t id);
+EvictionRank eviction_rank(EvictionPolicy policy, const NodeStats& stats, double stretch_seconds,
+                           std::uint32_t id);
 
 /// Earliest expiry (the score), then longest unused, then lowest id; whatever the priority.
 EvictionRank expiry_rank(const NodeStats& stats, std::uint32_t id);

@@ -157,7 +157,9 @@ PrefixTree::Index PrefixTree::add_node(Index parent, std::size_t child_idx, cons
   unlist(parent);  // no leaf any more
   std::vector<Index>& siblings = nodes_[parent].children;
   siblings.insert(siblings.begin() + static_cast<std::ptrdiff_t>(child_idx), index);
-  evicted_keys_.forget(node.key);
+  if (const auto last_use_seconds = evicted_keys_.forget(node.key)) {
+    note_gap(now_seconds - *last_use_seconds);
+  }
   ++n_nodes_;
   bytes_ += page.bytes;
   list(index);

@@ -125,7 +125,8 @@ class PrefixTree {
   /// Takes the page that is to leave first out of the tree: of the leaves without lock or pin the
   /// one that expired first, else the lowest by eviction_rank. Its key is remembered as evicted.
   /// Absent: every page is locked, pinned, or before one that is.
-  /// Cost: O(log n); O(n log n) when the policy is another than in the last call.
+  /// Cost: O(log n); O(n log n) when the policy is another than in the last call, or the time
+  /// between two uses of a page has become another.
   std::optional<Evicted> evict_one(double now_seconds, EvictionPolicy policy);
 
   /// Takes a page and all that follow it out of the tree, last ones first, locked and pinned or
@@ -195,9 +196,11 @@ class PrefixTree {
   static bool is_evictable(const Node& node);
   void list(Index index);
   void unlist(Index index);
-  void use(Node& node, double now_seconds) const;
+  static void use(Node& node, double now_seconds);
   static void retain(Node& node, const Retention& retention);
-  void set_policy(EvictionPolicy policy);
+  void note_gap(double seconds);
+  void rank_by(EvictionPolicy policy);
+  EvictionRank rank(Index index) const;
   void release_pin(Index index);
 
   void check_node(Index index) const;
@@ -213,7 +216,9 @@ class PrefixTree {
   std::set<EvictionRank> candidates_;  ///< by `policy_`
   std::set<EvictionRank> expiries_;    ///< of the candidates that can expire
   EvictionPolicy policy_ = EvictionPolicy::kLru;
-  double inflation_ = 0;  ///< the highest score that the cost policy has evicted
+  double stretch_seconds_ = 0;  ///< that `candidates_` are ranked with
+  double gap_seconds_ = 0;      ///< between two uses of a page: a running mean
+  std::uint64_t n_gaps_ = 0;    ///< that it has seen
   std::uint64_t n_nodes_ = 0, bytes_ = 0, pinned_bytes_ = 0;
   std::uint64_t n_hits_ = 0, n_evicted_ = 0, n_expired_ = 0;
 };

@@ -31,7 +31,7 @@ void PrefixTree::check_node(Index index) const {
   KVASIR_CHECK(node.key == next_key(parent.key, node.tokens));  // I1
   KVASIR_CHECK(!evicted_keys_.contains(node.key));              // I5
   if (node.is_candidate) {                                      // I3
-    KVASIR_CHECK(candidates_.contains(eviction_rank(policy_, node.stats, index)));
+    KVASIR_CHECK(candidates_.contains(rank(index)));
     KVASIR_CHECK(expiries_.contains(expiry_rank(node.stats, index)) == (node.ttl_seconds > 0));
   }
 }

@@ -15,6 +15,8 @@ namespace kvasir::cache {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr std::uint64_t kGapsRemembered = 16384;  ///< after which an older one fades
+constexpr double kStretchDrift = 1.25;
 
 Error left_the_tree(std::string_view what) {
   return {ErrorCode::kNotFound,
@@ -34,7 +36,7 @@ void PrefixTree::list(Index index) {
   KVASIR_CHECK(!node.is_candidate);
   if (!is_evictable(node)) return;
   node.is_candidate = true;
-  candidates_.insert(eviction_rank(policy_, node.stats, index));
+  candidates_.insert(rank(index));
   if (node.ttl_seconds > 0) expiries_.insert(expiry_rank(node.stats, index));
 }
 
@@ -42,17 +44,16 @@ void PrefixTree::unlist(Index index) {
   Node& node = nodes_[index];
   if (!node.is_candidate) return;
   node.is_candidate = false;
-  KVASIR_CHECK(candidates_.erase(eviction_rank(policy_, node.stats, index)) == 1);
+  KVASIR_CHECK(candidates_.erase(rank(index)) == 1);
   if (node.ttl_seconds > 0) {
     KVASIR_CHECK(expiries_.erase(expiry_rank(node.stats, index)) == 1);
   }
 }
 
-void PrefixTree::use(Node& node, double now_seconds) const {
+void PrefixTree::use(Node& node, double now_seconds) {
   KVASIR_CHECK(std::isfinite(now_seconds));
   NodeStats& stats = node.stats;
   stats.last_use_seconds = std::max(stats.last_use_seconds, now_seconds);
-  stats.inflation_at_use = inflation_;
   ++stats.n_uses;
   stats.expiry_seconds = node.ttl_seconds > 0 ? stats.last_use_seconds + node.ttl_seconds : kNever;
 }
@@ -86,6 +87,7 @@ void PrefixTree::touch(std::span<const NodeId> nodes, double now_seconds) {
   for (const NodeId id : nodes) {
     Node& node = checked(id);
     if (node.state == State::kOut) continue;
+    note_gap(now_seconds - node.stats.last_use_seconds);
     unlist(id.index);
     use(node, now_seconds);
     list(id.index);
@@ -137,28 +139,37 @@ void PrefixTree::release_pin(Index index) {
   }
 }
 
-void PrefixTree::set_policy(EvictionPolicy policy) {
-  if (policy == policy_) return;
+void PrefixTree::note_gap(double seconds) {
+  n_gaps_ = std::min(n_gaps_ + 1, kGapsRemembered);
+  gap_seconds_ += (std::max(seconds, 0.0) - gap_seconds_) / static_cast<double>(n_gaps_);
+}
+
+EvictionRank PrefixTree::rank(Index index) const {
+  return eviction_rank(policy_, nodes_[index].stats, stretch_seconds_, index);
+}
+
+void PrefixTree::rank_by(EvictionPolicy policy) {
+  // An order by a stretch that is a little out of date is as good, and nothing need be sorted.
+  const double stretch = policy == EvictionPolicy::kCost ? kStretch * gap_seconds_ : 0;
+  const bool is_near =
+      stretch <= kStretchDrift * stretch_seconds_ && stretch_seconds_ <= kStretchDrift * stretch;
+  if (policy == policy_ && (is_near || policy != EvictionPolicy::kCost)) return;
   policy_ = policy;
+  stretch_seconds_ = stretch;
   std::set<EvictionRank> ranks;
-  for (const EvictionRank& rank : candidates_) {
-    ranks.insert(eviction_rank(policy, nodes_[rank.id].stats, rank.id));
-  }
+  for (const EvictionRank& old : candidates_) ranks.insert(rank(old.id));
   candidates_ = std::move(ranks);
 }
 
 std::optional<Evicted> PrefixTree::evict_one(double now_seconds, EvictionPolicy policy) {
   KVASIR_CHECK(std::isfinite(now_seconds));
-  set_policy(policy);
+  rank_by(policy);
   if (candidates_.empty()) return std::nullopt;
   const bool is_expired = !expiries_.empty() && expiries_.begin()->score <= now_seconds;
   const EvictionRank first = is_expired ? *expiries_.begin() : *candidates_.begin();
-  if (!is_expired && policy == EvictionPolicy::kCost) {
-    inflation_ = std::max(inflation_, first.score);
-  }
   Evicted evicted = remove_leaf(first.id);
   evicted.is_expired = is_expired;
-  evicted_keys_.remember(evicted.key);
+  evicted_keys_.remember(evicted.key, evicted.stats.last_use_seconds);
   ++n_evicted_;
   if (is_expired) ++n_expired_;
   return evicted;
