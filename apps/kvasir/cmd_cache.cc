@@ -81,8 +81,8 @@ nlohmann::json page_json(const DiskTier& tier, Manifests& manifests, const PageI
 }
 
 /// Absent when the page has vanished, is damaged, or is of another tokenizer.
-std::optional<std::string> text_of(DiskTier& tier, Manifests& manifests,
-                                   const PageTexts& texts, const PageInfo& page) {
+std::optional<std::string> text_of(DiskTier& tier, Manifests& manifests, const PageTexts& texts,
+                                   const PageInfo& page) {
   const auto header = tier.header(page.key);
   return header ? texts.of(header->tokens, manifests.of(page.root)) : std::nullopt;
 }

@@ -77,7 +77,7 @@ class ModelFlags {
   std::string model_;
   int n_ctx_ = 0, n_threads_ = 0, n_batch_ = 512;
   std::string kv_type_ = "f16", kv_type_k_, kv_type_v_, act_ = "int8", budget_;
-  std::string page_tokens_ = "64", head_order_ = "split", pool_layout_ = "unified";
+  std::string page_tokens_ = "32", head_order_ = "split", pool_layout_ = "unified";
   // Of commands that keep what they computed.
   bool keeps_ = false, no_kv_dir_ = false;
   std::string kv_dir_, kv_disk_ = "8G", kv_load_ = "auto", cache_ram_ = "1G", salt_;

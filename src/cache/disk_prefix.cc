@@ -20,7 +20,7 @@ constexpr std::string_view kDescription = "kvasir frames 1 groups ";
 constexpr std::size_t kFirstBatch = 2;
 constexpr std::size_t kLargestBatch = 32;
 /// Of the time that computing everything would take: what the first batch may cost in vain.
-constexpr double kShareAtRisk = 0.04;
+constexpr double kShareAtRisk = 0.02;
 /// Without an estimate of what computing takes.
 constexpr double kPatienceSeconds = 10;
 
@@ -35,6 +35,8 @@ std::string describe(std::span<const PageId> pages) {
 
 void KvCache::Impl::write_behind(const PageKey& root, const PageKey& parent, NodeId node,
                                  std::size_t page_idx) {
+  // Computed again because reading it is slow, say.
+  if (options.disk->is_known(tree->key(node))) return;
   const std::span<const PageId> pages = tree->pages(node);
   std::vector<std::uint8_t> joined;
   std::span<const std::uint8_t> payload;
@@ -215,6 +217,14 @@ std::optional<MatchEnd> KvCache::Impl::load_partial(const PageKey& root,
                                                     int n_prompt, double seconds_per_token,
                                                     const Sequence::State& state) {
   const PageKey parent = state.path.empty() ? root : tree->key(state.path.back());
+  const double at_risk = kShareAtRisk * static_cast<double>(n_prompt);
+  const auto patience = [&](double n_tokens) {
+    return seconds_per_token > 0 ? seconds_per_token * std::min(n_tokens, at_risk)
+                                 : kPatienceSeconds;
+  };
+  if (!options.disk->wait_until_scanned(patience(static_cast<double>(rest.size())))) {
+    return std::nullopt;
+  }
   const auto known = options.disk->nearest_follower(parent, rest);
   if (!known || known->tokens.size() != static_cast<std::size_t>(options.page_tokens)) {
     return std::nullopt;
@@ -226,9 +236,7 @@ std::optional<MatchEnd> KvCache::Impl::load_partial(const PageKey& root,
   load.key = known->key;
   if (n_more <= 0 || !prepare(load, known->tokens)) return std::nullopt;
   // Late is what takes longer than computing the tokens would, or than may be lost of a prompt.
-  const double deadline =
-      seconds_per_token * std::min<double>(n_more, kShareAtRisk * static_cast<double>(n_prompt));
-  read({&load, 1}, seconds_per_token > 0 ? deadline : kPatienceSeconds);
+  read({&load, 1}, patience(n_more));
   if (load.outcome == GetOutcome::kHit) {
     adopt(load, root, seconds_per_token * options.page_tokens, state);
     return std::nullopt;

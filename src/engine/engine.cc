@@ -120,6 +120,7 @@ void Engine::open_disk() {
   cache::DiskTierOptions disk_options;
   disk_options.directory = options_.kv_dir;
   disk_options.capacity_bytes = options_.kv_disk_bytes;
+  disk_options.scans_behind = true;
   auto disk = cache::DiskTier::open(disk_options, cache::FileSystem::posix(), clock_);
   if (disk) {
     disk_ = std::move(*disk);

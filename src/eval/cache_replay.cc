@@ -53,7 +53,6 @@ class SimulatedDisk {
     }
     index_.put(key, {.parent = parent,
                      .root = root,
-                     .n_tokens = 1,
                      .file_bytes = page_bytes_,
                      .last_used_ns = now_ns});
     ++report_.n_written;

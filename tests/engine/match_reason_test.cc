@@ -170,8 +170,7 @@ TEST(MatchReason, ADifferenceInsideAPageIsFoundOnTheDiskToo) {
     (void)ask(*engine, kKnown);
     settle(*engine);
   }
-  const PromptReport report =
-      ask(*stories_on(directory, small_pages()), branch(kKnown, 41, 20));
+  const PromptReport report = ask(*stories_on(directory, small_pages()), branch(kKnown, 41, 20));
   EXPECT_EQ(report.end, MatchEnd::kFirstDifference) << cache::match_end_name(report.end);
   EXPECT_EQ(report.n_reused, 41);
   EXPECT_EQ(report.cached, 44);

@@ -30,8 +30,8 @@ class DiskIndex {
     PageKey parent;
     PageKey root;
     Position first_token = 0;
-    std::vector<TokenId> tokens;
-    std::string description;  ///< the writer's
+    std::vector<TokenId> tokens = {};
+    std::string description = {};  ///< the writer's
     std::uint64_t file_bytes = 0;
     std::int64_t created_seconds = 0;
     std::int64_t last_used_ns = 0;  ///< since 1970

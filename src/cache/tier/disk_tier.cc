@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -65,21 +67,50 @@ DiskTier::DiskTier(const DiskTierOptions& options, FileSystem& fs, const Clock& 
       health_(options.back_off, clock),
       pool_(options.n_read_threads) {}
 
-DiskTier::~DiskTier() = default;
+DiskTier::~DiskTier() {
+  stopping_ = true;
+  if (scanner_.joinable()) scanner_.join();
+}
 
 Result<std::unique_ptr<DiskTier>> DiskTier::open(const DiskTierOptions& options, FileSystem& fs,
                                                  const Clock& clock) {
   KVASIR_RETURN_IF_ERROR(check_options(options));
   std::unique_ptr<DiskTier> tier(new DiskTier(options, fs, clock));
   KVASIR_RETURN_IF_ERROR(tier->directory_.make_root());
-  const std::lock_guard lock(tier->write_mutex_);
-  KVASIR_RETURN_IF_ERROR(tier->refresh_locked());
-  // The capacity may be lower than it was. A disk that cannot be written to still serves.
-  if (const auto fits = tier->make_room(0, options.capacity_bytes, nullptr);
-      !fits && fits.error().code != ErrorCode::kExhausted) {
-    (void)tier->failed_write(fits.error());
+  if (options.scans_behind) {
+    try {
+      tier->scanner_ = std::thread([behind = tier.get()] { (void)behind->scan_and_fit(); });
+      return tier;
+    } catch (const std::system_error&) {
+      // No more threads: here and now, then.
+    }
   }
+  KVASIR_RETURN_IF_ERROR(tier->scan_and_fit());
   return tier;
+}
+
+/// The first look at the directory. The capacity may be lower than it was.
+Status DiskTier::scan_and_fit() {
+  Status status;
+  {
+    const std::lock_guard lock(write_mutex_);
+    status = refresh_locked();
+    // A disk that cannot be written to still serves.
+    if (const auto fits = make_room(0, options_.capacity_bytes, nullptr);
+        status && !fits && fits.error().code != ErrorCode::kExhausted) {
+      (void)failed_write(fits.error());
+    }
+  }
+  const std::lock_guard lock(scan_mutex_);
+  is_scanned_ = true;
+  scanned_.notify_all();
+  return status;
+}
+
+bool DiskTier::wait_until_scanned(double deadline_seconds) const {
+  std::unique_lock lock(scan_mutex_);
+  return scanned_.wait_for(lock, std::chrono::duration<double>(deadline_seconds),
+                           [&] { return is_scanned_; });
 }
 
 DiskIndex::Entry DiskTier::entry_of(const PageHeader& header, const FileInfo& info) {

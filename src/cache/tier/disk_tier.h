@@ -16,6 +16,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -50,6 +52,9 @@ struct DiskTierOptions {
   /// A put looks for other processes' files again after so long; listing 10,000 takes some 50 ms.
   double refresh_seconds = 30;
   int n_read_threads = 4;  ///< of get_many, 1..64; a queue depth that keeps an NVMe disk busy
+  /// open returns before the headers are read: gets find their files all the same, puts and
+  /// refreshes wait, and list, known and nearest_follower see what has been found so far.
+  bool scans_behind = false;
 };
 
 enum class GetOutcome : std::uint8_t {
@@ -115,6 +120,9 @@ class DiskTier {
   /// Waits for reads under way.
   ~DiskTier();
 
+  /// False: the directory's headers are not all read after so long (`scans_behind`).
+  bool wait_until_scanned(double deadline_seconds) const;
+
   /// Writes a page, after evicting what stands in its way; a page that is here already is only
   /// marked as used. Errors (nothing of the page is left): kInvalidArgument, see
   /// encode_page_header; kExhausted, larger than the capacity, or nothing could go but the pages it
@@ -142,6 +150,7 @@ class DiskTier {
     std::string description;
   };
   /// Absent: only the disk can tell, see header.
+  bool is_known(const PageKey& key) const { return generation_of(key) != 0; }
   std::optional<KnownPage> known(const PageKey& key) const;
   /// Of the known pages that follow `parent` (a page or a root) the one that agrees longest with
   /// `tokens`, by at least one. Cost: O(followers).
@@ -223,6 +232,7 @@ class DiskTier {
   Error failed_write(Error error);
 
   // Scanning (disk_tier_scan.cc); write_mutex_ is held.
+  Status scan_and_fit();
   Status refresh_locked();
   void sweep(const std::vector<std::string>& temporaries);
   void scan_page(const TierDirectory::PageFile& file, Scan& scan);
@@ -247,7 +257,14 @@ class DiskTier {
   std::map<std::string, std::uint64_t> other_;  // sizes in bytes by path
   DiskTierStats counters_;                      // those "since open"
 
-  ReadPool pool_;  // last: its threads use all of the above
+  mutable std::mutex scan_mutex_;  // guards is_scanned_
+  mutable std::condition_variable scanned_;
+  bool is_scanned_ = false;
+  std::atomic<bool> stopping_{false};
+
+  // Last: their threads use all of the above.
+  ReadPool pool_;
+  std::thread scanner_;
 };
 
 }  // namespace kvasir::cache

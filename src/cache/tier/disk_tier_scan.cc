@@ -112,7 +112,10 @@ Status DiskTier::refresh_locked() {
     return listing.error();
   }
   sweep(listing->temporaries);
-  for (const TierDirectory::PageFile& file : listing->pages) scan_page(file, scan);
+  for (const TierDirectory::PageFile& file : listing->pages) {
+    if (stopping_) return {};
+    scan_page(file, scan);
+  }
   // The names come in no order: of pages that were used at the same time, always the same goes
   // first.
   std::sort(scan.found.begin(), scan.found.end(),

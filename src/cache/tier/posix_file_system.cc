@@ -62,6 +62,8 @@ class PosixFileSystem final : public FileSystem {
       ::close(fd);
       return {.error = error};
     }
+    // A scan reads headers only, and payloads come in one piece: nothing to guess for the kernel.
+    (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
     return {.value = {.fd = fd, .info = info_of(info)}};
   }
 
