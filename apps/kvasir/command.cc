@@ -174,10 +174,6 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("--cache-salt", salt_, "share nothing with prompts of another salt");
 }
 
-std::optional<engine::ShiftedReuse> ModelFlags::shifted_reuse() const {
-  return reuse_shifted_ ? std::optional(engine::ShiftedReuse()) : std::nullopt;
-}
-
 Result<std::string> ModelFlags::path() const {
   if (!model_.empty()) return model_;
   if (const char* path = std::getenv("KVASIR_MODEL"); path != nullptr && *path != '\0') {

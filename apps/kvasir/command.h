@@ -72,7 +72,9 @@ class ModelFlags {
   Result<std::string> path() const;
   Result<engine::EngineOptions> engine_options() const;
   /// What --reuse-shifted asks for; absent: nothing is approximated.
-  std::optional<engine::ShiftedReuse> shifted_reuse() const;
+  std::optional<engine::ShiftedReuse> shifted_reuse() const {
+    return reuse_shifted_ ? std::optional(engine::ShiftedReuse()) : std::nullopt;
+  }
   /// Loads with a progress bar on a terminal, and notes what is unusual.
   Result<std::unique_ptr<engine::Engine>> load() const;
   static Result<std::unique_ptr<engine::Engine>> load(const engine::EngineOptions& options);

@@ -71,6 +71,17 @@ class PromptCache(unittest.TestCase):
         self.assertLessEqual(len(set(self.files()) - before), 1)
         self.assertEqual(self.run_prompt(changed)["ids"], exact["ids"])
 
+    def test_eval_shifted_measures_what_that_costs(self):
+        text = " ".join(f"{PROMPT} {i} days later" for i in range(4))
+        run = ["eval", "shifted", "-m", STORIES, "-c", 1024, "-f", "-", "--prompt-tokens", 400]
+        run += ["--scored", 4, "--cases", 1]
+        report = kvasir_json(*run, "--shares", "0,100", "--json", stdin=text)
+        self.assertEqual([row["share"] for row in report["settings"]], [0, 1])
+        self.assertGreater(report["settings"][0]["moved"], 0.5)
+        self.assertEqual(report["settings"][1]["kld_max"], 0)
+        for wrong in (["--shares", "101"], ["--rules", "middle"], ["--cases", "0"]):
+            self.assertEqual(kvasir(*run, *wrong, stdin=text).returncode, USAGE, wrong)
+
     def test_explain_says_what_is_approximate(self):
         self.run_prompt()
         run = ["run", "-m", STORIES, "--raw", "-n", "1", "--page-tokens", PAGE, "--explain"]
