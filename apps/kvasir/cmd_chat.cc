@@ -33,13 +33,14 @@ struct ChatFlags {
 class Chat {
  public:
   Chat(engine::Engine& engine, text::ChatFormatter chat, const engine::GenerationParams& params,
-       std::string system, std::optional<NamedChat> named)
+       const ChatFlags& flags, std::optional<NamedChat> named)
       : engine_(engine),
         chat_(std::move(chat)),
         params_(params),
-        system_(std::move(system)),
+        system_(flags.system),
         named_(std::move(named)),
         session_(engine) {
+    session_.set_shifted_reuse(flags.model.shifted_reuse());
     forget();
   }
 
@@ -272,7 +273,7 @@ Exit chat(const ChatFlags& flags) {
   auto formatter = (*engine)->chat_formatter();
   if (!formatter) return report(formatter.error());
   if (interrupted().load()) return Exit::kInterrupted;  // while it loaded
-  return Chat(**engine, *std::move(formatter), *params, flags.system, std::move(named)).run();
+  return Chat(**engine, *std::move(formatter), *params, flags, std::move(named)).run();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "eval/perplexity.h"
+#include "eval/shifted.h"
 
 namespace kvasir::cli {
 namespace {
@@ -89,10 +90,113 @@ Status logits(const LogitsFlags& flags) {
   return {};
 }
 
+struct ShiftedFlags {
+  ModelFlags model;
+  std::string file, shares = "0,5,15,30", rules = "first";
+  eval::ShiftedOptions options;
+  int first_tokens = engine::ShiftedReuse().first_tokens;
+  bool json = false;
+};
+
+constexpr std::pair<const char*, engine::RecomputeRule> kRules[] = {
+    {"first", engine::RecomputeRule::kFirst},
+    {"last", engine::RecomputeRule::kLast},
+    {"spread", engine::RecomputeRule::kSpread}};
+
+/// Every rule with every share. Errors: kInvalidArgument.
+Result<std::vector<engine::ShiftedReuse>> shifted_settings(const ShiftedFlags& flags) {
+  KVASIR_ASSIGN_OR_RETURN(
+      const std::vector<int> shares,
+      parse_numbers("--shares", flags.shares, 0, "percents 0 to 100 such as 0,15,30"));
+  std::vector<engine::ShiftedReuse> settings;
+  std::string rest = flags.rules + ",";
+  for (; !rest.empty(); rest.erase(0, rest.find(',') + 1)) {
+    const std::string name = rest.substr(0, rest.find(','));
+    const auto rule = std::find_if(std::begin(kRules), std::end(kRules),
+                                   [&](const auto& entry) { return name == entry.first; });
+    if (rule == std::end(kRules) || *std::max_element(shares.begin(), shares.end()) > 100) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("--rules, --shares: got '{}' and {}, want first, last, spread and "
+                               "percents up to 100",
+                               name, flags.shares)};
+    }
+    for (const int share : shares) {
+      engine::ShiftedReuse setting;
+      setting.rule = rule->second;
+      setting.share = share / 100.0;
+      setting.first_tokens = flags.first_tokens;
+      settings.push_back(setting);
+    }
+  }
+  return settings;
+}
+
+const char* rule_name(engine::RecomputeRule rule) {
+  return std::find_if(std::begin(kRules), std::end(kRules),
+                      [&](const auto& entry) { return rule == entry.second; })
+      ->first;
+}
+
+nlohmann::json to_json(const eval::ShiftedFigures& figures) {
+  return {{"kld_mean", figures.kld_mean}, {"kld_median", figures.kld_median},
+          {"kld_99", figures.kld_99},     {"kld_max", figures.kld_max},
+          {"same_top", figures.same_top}, {"nll_mean", figures.nll_mean},
+          {"seconds", figures.seconds},   {"seconds_ratio", figures.seconds_ratio},
+          {"moved", figures.moved}};
+}
+
+std::string shifted_line(const std::string& name, const eval::ShiftedFigures& figures) {
+  return fmt::format("{:<16} {:9.5f} {:9.5f} {:9.4f} {:8.2f}% {:8.4f} {:8.3f} {:6.2f} {:6.1f}%\n",
+                     name, figures.kld_mean, figures.kld_median, figures.kld_99,
+                     100 * figures.same_top, figures.nll_mean, figures.seconds,
+                     figures.seconds_ratio, 100 * figures.moved);
+}
+
+Status shifted(ShiftedFlags& flags) {
+  KVASIR_ASSIGN_OR_RETURN(flags.options.settings, shifted_settings(flags));
+  KVASIR_ASSIGN_OR_RETURN(const engine::EngineOptions options, flags.model.engine_options());
+  KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.file));
+  KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
+  ProgressBar bar("shifted");
+  const auto progress = [&](int done, int total) {
+    bar.update(static_cast<double>(done) / total, fmt::format("{}/{} cases", done, total));
+  };
+  KVASIR_ASSIGN_OR_RETURN(
+      const eval::ShiftedReport report,
+      eval::shifted_reuse(*engine, text, flags.options, progress, &interrupted()));
+  nlohmann::json rows = nlohmann::json::array();
+  std::string table =
+      fmt::format("{:<16} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>6} {:>7}\n", "computed anew",
+                  "KLD mean", "median", "99 %", "same top", "NLL", "seconds", "ratio", "moved");
+  for (std::size_t i = 0; i < report.settings.size(); ++i) {
+    const engine::ShiftedReuse& setting = flags.options.settings[i];
+    const char* rule = rule_name(setting.rule);
+    table +=
+        shifted_line(fmt::format("{} {:.0f} %", rule, 100 * setting.share), report.settings[i]);
+    nlohmann::json row = to_json(report.settings[i]);
+    row["rule"] = rule;
+    row["share"] = setting.share;
+    rows.push_back(std::move(row));
+  }
+  table += shifted_line("nothing changed", report.unchanged);
+  table += fmt::format("exact: NLL {:.4f}, {:.3f} s to the first token; {} cases, {} tokens\n",
+                       report.exact_nll, report.exact_seconds, report.n_cases, report.n_scored);
+  const nlohmann::json json = {{"schema_version", 1},
+                               {"n_cases", report.n_cases},
+                               {"n_scored", report.n_scored},
+                               {"exact_seconds", report.exact_seconds},
+                               {"exact_nll", report.exact_nll},
+                               {"unchanged", to_json(report.unchanged)},
+                               {"settings", rows}};
+  print(flags.json ? dump(json) + "\n" : table);
+  return {};
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app, std::vector<Command>& commands) {
-  CLI::App* sub = app.add_subcommand("eval", "perplexity and logits");
+  CLI::App* sub =
+      app.add_subcommand("eval", "perplexity, logits, and what approximate reuse costs");
   sub->require_subcommand(1);
 
   auto ppl_flags = std::make_shared<PplFlags>();
@@ -120,14 +224,40 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
       "Examples:\n"
       "  kvasir eval logits --ids 1,2,3                    the likeliest after each\n"
       "  kvasir eval logits --ids 1,2,3 --positions 2 --json\n");
+  auto shifted_flags = std::make_shared<ShiftedFlags>();
+  eval::ShiftedOptions& options = shifted_flags->options;
+  CLI::App* shifted_app = sub->add_subcommand(
+      "shifted", "what --reuse-shifted costs and saves after a change early in a prompt");
+  shifted_flags->model.add(*shifted_app, ModelFlags::Set::kEngine);
+  shifted_app->add_option("-f,--file", shifted_flags->file, "the text; - : standard input")
+      ->required();
+  shifted_app->add_option("--shares", shifted_flags->shares,
+                          "percents of what moves that are computed anew");
+  shifted_app->add_option("--rules", shifted_flags->rules,
+                          "which of it: first, last, spread, or several");
+  shifted_app->add_option("--first-tokens", shifted_flags->first_tokens,
+                          "computed anew at least, behind the change");
+  shifted_app->add_option("--prompt-tokens", options.n_prompt, "tokens of a prompt");
+  shifted_app->add_option("--scored", options.n_scored, "tokens behind it that are compared");
+  shifted_app->add_option("--cases", options.n_cases, "prompts, spread over the text");
+  shifted_app->add_option("--edit-tokens", options.n_edit_max,
+                          "most tokens that a change inserts, replaces or deletes");
+  shifted_app->add_flag("--repeat-change", options.repeats_change,
+                        "compare where the changed place is repeated, not how the text goes on");
+  shifted_app->add_flag("--json", shifted_flags->json, "one JSON object");
+  shifted_app->footer(
+      "Examples:\n"
+      "  kvasir eval shifted -f text.txt\n"
+      "  kvasir eval shifted -f text.txt --rules first,spread --shares 0,15,30\n");
   sub->footer(
       "Examples:\n"
       "  kvasir eval ppl -f text.txt\n"
       "  kvasir eval logits --ids 1,2,3\n");
 
   commands.push_back({sub, [=] {
-                        const Status status =
-                            ppl->parsed() ? perplexity(*ppl_flags) : logits(*logits_flags);
+                        const Status status = ppl->parsed()          ? perplexity(*ppl_flags)
+                                              : logits_app->parsed() ? logits(*logits_flags)
+                                                                     : shifted(*shifted_flags);
                         return status ? done_or_interrupted() : report(status.error());
                       }});
 }

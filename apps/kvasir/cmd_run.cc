@@ -98,6 +98,7 @@ Exit run(const RunFlags& flags) {
   if (!prompt) return report(prompt.error());
 
   engine::Session session(**engine);
+  session.set_shifted_reuse(flags.model.shifted_reuse());
   const auto result = answer(**engine, session, prompt->ids, *params, [&](std::string_view text) {
     if (!flags.json) print(text);
   });

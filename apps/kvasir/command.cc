@@ -168,6 +168,9 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("--kv-load", kv_load_,
                  "auto: from the disk while that is faster than computing; always");
   app.add_flag("--no-kv-dir", no_kv_dir_, "leave nothing on the disk")->excludes(directory);
+  app.add_flag("--reuse-shifted", reuse_shifted_,
+               "approximate: what follows a change early in the prompt is not computed again but\n"
+               "moved to its new place (docs/kv-reuse-shifted.md)");
   app.add_option("--cache-salt", salt_, "share nothing with prompts of another salt");
 }
 

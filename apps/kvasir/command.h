@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "console.h"
 #include "engine/engine.h"
 #include "engine/generation.h"
+#include "engine/shifted_reuse.h"
 
 namespace kvasir::cli {
 
@@ -69,6 +71,10 @@ class ModelFlags {
   /// directory. Errors: kInvalidArgument saying how to get one.
   Result<std::string> path() const;
   Result<engine::EngineOptions> engine_options() const;
+  /// What --reuse-shifted asks for; absent: nothing is approximated.
+  std::optional<engine::ShiftedReuse> shifted_reuse() const {
+    return reuse_shifted_ ? std::optional(engine::ShiftedReuse()) : std::nullopt;
+  }
   /// Loads with a progress bar on a terminal, and notes what is unusual.
   Result<std::unique_ptr<engine::Engine>> load() const;
   static Result<std::unique_ptr<engine::Engine>> load(const engine::EngineOptions& options);
@@ -79,7 +85,7 @@ class ModelFlags {
   std::string kv_type_ = "f16", kv_type_k_, kv_type_v_, act_ = "int8", budget_;
   std::string page_tokens_ = "32", head_order_ = "split", pool_layout_ = "unified";
   // Of commands that keep what they computed.
-  bool keeps_ = false, no_kv_dir_ = false;
+  bool keeps_ = false, no_kv_dir_ = false, reuse_shifted_ = false;
   std::string kv_dir_, kv_disk_ = "8G", kv_load_ = "auto", cache_ram_ = "1G", salt_;
 };
 

@@ -60,8 +60,11 @@ Result<Answer> answer(engine::Engine& engine, engine::Session& session,
 }
 
 std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
-  const std::string reused =
+  std::string reused =
       answer.prompt.n_reused > 0 ? fmt::format(", {} from cache", answer.prompt.n_reused) : "";
+  if (answer.prompt.n_shifted > 0) {
+    reused += fmt::format(", {} moved: approximate", answer.prompt.n_shifted);
+  }
   return fmt::format(
       "prompt {} tokens ({:.1f} tokens/s{}), answer {} tokens ({:.1f} tokens/s), KV {} allocated, "
       "{} used, seed {}",
@@ -74,14 +77,21 @@ std::string explain(const engine::PromptReport& report, const text::Tokenizer& t
   std::string text = fmt::format(
       "reused {} of {} prompt tokens, {} of them from the disk; {} at token {}", report.n_reused,
       report.n_prompt, report.n_loaded, cache::match_end_name(report.end), report.n_reused);
+  const std::string approximate =
+      report.first_approximate < 0
+          ? ""
+          : fmt::format("; approximate from token {} on: {} tokens were moved from other positions",
+                        report.first_approximate, report.n_shifted);
   if (!report.scope_difference.empty()) {
     text += fmt::format(": what is there has another {}", report.scope_difference);
   }
-  if (report.end != cache::MatchEnd::kFirstDifference) return text;
+  if (report.end != cache::MatchEnd::kFirstDifference) return text + approximate;
   const auto quoted = [&](TokenId token) {
     return dump(nlohmann::json(tokenizer.piece(token, text::ParseSpecial::kYes)));
   };
-  return text + fmt::format(": cached {}, wanted {}", quoted(report.cached), quoted(report.wanted));
+  return text +
+         fmt::format(": cached {}, wanted {}", quoted(report.cached), quoted(report.wanted)) +
+         approximate;
 }
 
 void note_full_context(const Answer& answer, int n_ctx, const char* advice) {
@@ -97,6 +107,8 @@ nlohmann::json usage_json(const Answer& answer) {
           {"prompt_tokens_details",
            {{"cached_tokens", answer.prompt.n_reused},
             {"disk_tokens", answer.prompt.n_loaded},
+            {"shifted_tokens", answer.prompt.n_shifted},
+            {"approximate", answer.prompt.first_approximate >= 0},
             {"match_end", cache::match_end_name(answer.prompt.end)}}}};
 }
 

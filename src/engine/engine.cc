@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "engine/key_scope.h"
+#include "engine/known_histories.h"
 
 namespace kvasir::engine {
 namespace {
@@ -168,6 +169,42 @@ cache::MemorySummary Engine::memory_summary() {
   return cache_->memory_summary();
 }
 
+Status Engine::compute(std::span<const model::ForwardItem> items, std::vector<float>& logits) {
+  // Before anything is computed: what does not fit must not have been allocated.
+  const std::uint64_t scratch = model_->scratch_bytes_after(items, pool_->n_threads());
+  Status status = charge_scratch(scratch);
+  while (!status && cache_->evict_one()) status = charge_scratch(scratch);
+  if (!status) {
+    return Error{status.error().code, status.error().message + "; a smaller batch needs less"};
+  }
+  return model_->forward(items, *pool_, logits);
+}
+
+Status Engine::recompute(cache::Sequence& sequence, std::span<const TokenId> tokens,
+                         std::span<const int> blocks, int block_tokens) {
+  const std::vector<cache::PagedKvView> views = sequence.views();
+  const auto n_tokens = static_cast<std::size_t>(block_tokens);
+  const std::size_t per_step =
+      std::max<std::size_t>(1, static_cast<std::size_t>(options_.n_batch) / n_tokens);
+  std::vector<float> no_logits;
+  for (; !blocks.empty(); blocks = blocks.subspan(std::min(per_step, blocks.size()))) {
+    std::vector<model::ForwardItem> items;
+    for (const int first : blocks.first(std::min(per_step, blocks.size()))) {
+      items.push_back({tokens.subspan(static_cast<std::size_t>(first), n_tokens), first, views, 0});
+    }
+    KVASIR_RETURN_IF_ERROR(compute(items, no_logits));
+  }
+  return {};
+}
+
+KnownHistories& Engine::known_histories() {
+  if (histories_ == nullptr) {
+    histories_ = std::make_unique<KnownHistories>();
+    if (disk_ != nullptr) histories_->note_disk(*disk_, root_key_);
+  }
+  return *histories_;
+}
+
 Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) {
   std::vector<int> n_before;
   const auto roll_back = [&] {
@@ -199,14 +236,7 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
   }
   // `items` views vectors whose elements moved while `views` grew: bind them now.
   for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
-  // Before anything is computed: what does not fit must not have been allocated.
-  const std::uint64_t scratch = model_->scratch_bytes_after(items, pool_->n_threads());
-  Status status = charge_scratch(scratch);
-  while (!status && cache_->evict_one()) status = charge_scratch(scratch);
-  if (!status) {
-    status = Error{status.error().code, status.error().message + "; a smaller batch needs less"};
-  }
-  if (status) status = model_->forward(items, *pool_, logits);
+  const Status status = compute(items, logits);
   if (!status) {
     roll_back();
     return status;

@@ -26,6 +26,8 @@
 
 namespace kvasir::engine {
 
+class KnownHistories;
+
 /// How layers are divided into cache groups. kUnified: one pool for all layers of the same window
 /// (the default, architecture.md D1). kPerLayer exists to be measured against it (M3b).
 enum class PoolLayout : std::uint8_t { kUnified, kPerLayer };
@@ -103,6 +105,17 @@ class Engine {
   /// then as it was.
   Status forward(std::span<const Step> steps, std::vector<float>& logits);
 
+  /// Computes blocks of `block_tokens` tokens of a sequence once more, at their places among K and
+  /// V that are there already; `tokens` are the sequence's, `blocks` the blocks' first ones,
+  /// ascending and disjoint. Requires: no cache group with a window; the pages are the sequence's
+  /// own. Errors: as of `forward`.
+  Status recompute(cache::Sequence& sequence, std::span<const TokenId> tokens,
+                   std::span<const int> blocks, int block_tokens);
+
+  /// Histories that sessions have noted, for reuse at other positions; before all others those
+  /// that earlier processes have left on the disk, which the first call looks for.
+  KnownHistories& known_histories();
+
   /// Seconds spent loading, for the one line of figures.
   double load_seconds() const { return load_seconds_; }
 
@@ -114,6 +127,8 @@ class Engine {
   void write_manifest();
   /// Makes the budget hold `now` bytes of scratch. Errors: kExhausted; nothing has changed.
   Status charge_scratch(std::uint64_t now);
+  /// Runs the model over items whose slots are there.
+  Status compute(std::span<const model::ForwardItem> items, std::vector<float>& logits);
 
   EngineOptions options_;
   int n_ctx_ = 0;
@@ -132,6 +147,7 @@ class Engine {
   double seconds_per_token_ = 0;
   cache::KeyScope key_scope_;
   cache::PageKey root_key_;
+  std::unique_ptr<KnownHistories> histories_;  ///< null: not asked for yet
 };
 
 }  // namespace kvasir::engine

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "engine/known_histories.h"
 
 namespace kvasir::engine {
 
@@ -21,13 +22,11 @@ cache::MatchEnd scope_end(std::string_view field) {
 
 }  // namespace
 
-PromptReport Session::recall(std::span<const TokenId> tokens) {
+int Session::recall_own(std::span<const TokenId> tokens, PromptReport& report) {
   const int n_prompt = static_cast<int>(tokens.size());
   const auto [old_end, new_end] =
       std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end());
   int n_common = static_cast<int>(new_end - tokens.begin());
-  PromptReport report;
-  report.n_prompt = n_prompt;
   if (n_common >= n_prompt - 1) {  // something must be computed to have logits
     n_common = n_prompt - 1;
     report.end = cache::MatchEnd::kLastToken;
@@ -36,19 +35,38 @@ PromptReport Session::recall(std::span<const TokenId> tokens) {
     report.cached = *old_end;
     report.wanted = *new_end;
   }
+  const auto give_up = [&](int n_kept, cache::MatchEnd end) {
+    n_common = n_kept;
+    report.end = end;
+    report.cached = report.wanted = -1;
+  };
+  // Rows that were moved are kept as a whole: inside, a window group may have gaps.
+  if (approximate_ && approximate_->begin < n_common &&
+      (!shifted_ || n_common < approximate_->end)) {
+    give_up(approximate_->begin, cache::MatchEnd::kEndOfCache);
+  }
   // A window group may no longer have what a query there would see.
   if (!sequence_.truncate(n_common)) {
     KVASIR_CHECK(sequence_.truncate(0).has_value());
-    n_common = 0;
-    report.end = cache::MatchEnd::kEvicted;
-    report.cached = report.wanted = -1;
+    give_up(0, cache::MatchEnd::kEvicted);
   }
+  if (approximate_ && n_common <= approximate_->begin) approximate_.reset();
+  return n_common;
+}
+
+PromptReport Session::recall(std::span<const TokenId> tokens) {
+  const int n_prompt = static_cast<int>(tokens.size());
+  PromptReport report;
+  report.n_prompt = n_prompt;
+  int n_common = recall_own(tokens, report);
   if (n_common < n_prompt - 1) {
     cache::Match match;
     cache::Sequence other =
         engine_.cache().open(engine_.root_key(), tokens, match,
                              engine_.options().always_load ? 0 : engine_.seconds_per_token());
-    const bool is_longer = match.position > n_common;
+    // What is exact goes before what is not.
+    const bool is_longer =
+        match.position > n_common || (approximate_ && match.position == n_common);
     // Where both end at one token, our own reason stands if there is one.
     if (is_longer || (match.position == n_common && report.end == cache::MatchEnd::kEndOfCache)) {
       report.end = match.end;
@@ -57,6 +75,7 @@ PromptReport Session::recall(std::span<const TokenId> tokens) {
     }
     if (is_longer) {
       sequence_ = std::move(other);
+      approximate_.reset();
       n_common = match.position;
       report.n_loaded = match.n_loaded;
     }
@@ -70,8 +89,21 @@ PromptReport Session::recall(std::span<const TokenId> tokens) {
   return report;
 }
 
+std::span<const TokenId> Session::exact_tokens() const {
+  const std::span tokens(tokens_);
+  return approximate_ ? tokens.first(static_cast<std::size_t>(approximate_->begin)) : tokens;
+}
+
 void Session::publish(double seconds_per_token) {
-  sequence_.publish(engine_.root_key(), tokens_, seconds_per_token);
+  sequence_.publish(engine_.root_key(), exact_tokens(), seconds_per_token);
+}
+
+Status Session::move(const ShiftedRows& rows, std::span<const TokenId> tokens) {
+  KVASIR_RETURN_IF_ERROR(move_shifted(engine_, rows, tokens, sequence_));
+  tokens_.assign(tokens.begin(), tokens.begin() + rows.end);
+  if (!approximate_) approximate_ = {.begin = rows.begin, .end = rows.end};
+  approximate_->end = rows.end;
+  return {};
 }
 
 Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
@@ -88,27 +120,55 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
   }
   const SteadyClock clock;
   const double start = clock.now_seconds();
+  cache::Sequence own;  // what recall cuts off is still there to be moved
+  std::vector<TokenId> own_tokens;
+  if (shifted_) {
+    own_tokens.assign(exact_tokens().begin(), exact_tokens().end());
+    engine_.known_histories().note(own_tokens);
+    KVASIR_ASSIGN_OR_RETURN(own, sequence_.fork());
+  }
   PromptReport report = recall(tokens);
+  std::vector<ShiftedRows> plan;
+  if (shifted_) plan = plan_shifted(engine_, *shifted_, tokens, n_tokens(), own, own_tokens);
+  own.close();
   const double recalled = clock.now_seconds();
-  while (n_tokens() < n_prompt) {
+  for (auto rows = plan.begin(); n_tokens() < n_prompt;) {
     if (stop != nullptr && stop->load()) {
       return Error{
           ErrorCode::kCancelled,
           fmt::format("prompt: interrupted; {} of {} tokens computed", n_tokens(), n_prompt)};
     }
-    const int n_chunk = std::min(engine_.options().n_batch, n_prompt - n_tokens());
+    if (rows != plan.end() && rows->begin == n_tokens()) {
+      if (move(*rows, tokens)) {
+        report.n_shifted += rows->n_moved();
+        report.n_computed += rows->n_computed();
+        *rows++ = {};  // the source's pages may go
+        continue;
+      }
+      plan.clear();  // there is no room for both: compute
+      rows = plan.end();
+    }
+    const int n_left = (rows == plan.end() ? n_prompt : rows->begin) - n_tokens();
+    const int n_chunk = std::min(engine_.options().n_batch, n_left);
     const auto chunk = tokens.subspan(tokens_.size(), static_cast<std::size_t>(n_chunk));
     const bool is_last = n_tokens() + n_chunk == n_prompt;
     const Engine::Step step{&sequence_, chunk, is_last ? 1 : 0};
     const double begin = clock.now_seconds();
-    KVASIR_RETURN_IF_ERROR(engine_.forward({&step, 1}, logits_));
+    if (const Status status = engine_.forward({&step, 1}, logits_); !status) {
+      if (rows == plan.end() || status.error().code != ErrorCode::kExhausted) return status.error();
+      plan.clear();  // the sources' pages may be what is missing
+      rows = plan.end();
+      continue;
+    }
     tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
     publish((clock.now_seconds() - begin) / n_chunk);
     report.n_computed += n_chunk;
     if (progress) progress(n_tokens(), n_prompt);
   }
+  if (shifted_) engine_.known_histories().note(exact_tokens());
+  report.first_approximate = first_approximate();
   report.seconds = clock.now_seconds() - start;
-  engine_.note_prefill(clock.now_seconds() - recalled, report.n_computed);
+  if (plan.empty()) engine_.note_prefill(clock.now_seconds() - recalled, report.n_computed);
   return report;
 }
 
@@ -127,6 +187,7 @@ void Session::clear() {
   sequence_ = engine_.cache().open();
   tokens_.clear();
   logits_.clear();
+  approximate_.reset();
 }
 
 Result<Session> Session::fork() const {
@@ -134,6 +195,8 @@ Result<Session> Session::fork() const {
   KVASIR_ASSIGN_OR_RETURN(child.sequence_, sequence_.fork());
   child.tokens_ = tokens_;
   child.logits_ = logits_;
+  child.shifted_ = shifted_;
+  child.approximate_ = approximate_;
   return child;
 }
 

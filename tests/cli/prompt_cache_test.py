@@ -57,6 +57,43 @@ class PromptCache(unittest.TestCase):
         self.assertGreater(self.reused(answer)["disk_tokens"], PAGE)
         self.assertEqual(answer["ids"], self.cold(other))
 
+    def test_what_follows_a_change_is_moved_when_asked_for(self):
+        changed = "Today is a sunny day in May. " + PROMPT
+        self.run_prompt()
+        exact = self.run_prompt(changed, kv=self.dir / "other")
+        self.assertEqual(self.reused(exact)["shifted_tokens"], 0)
+        self.assertIs(self.reused(exact)["approximate"], False)
+        before = set(self.files())
+        moved = self.run_prompt(changed, "--reuse-shifted")
+        self.assertGreater(self.reused(moved)["shifted_tokens"], PAGE)
+        self.assertIs(self.reused(moved)["approximate"], True)
+        # What is approximate leaves nothing behind but the exact pages before it.
+        self.assertLessEqual(len(set(self.files()) - before), 1)
+        self.assertEqual(self.run_prompt(changed)["ids"], exact["ids"])
+
+    def test_eval_shifted_measures_what_that_costs(self):
+        text = " ".join(f"{PROMPT} {i} days later" for i in range(4))
+        run = ["eval", "shifted", "-m", STORIES, "-c", 1024, "-f", "-", "--prompt-tokens", 400]
+        run += ["--scored", 4, "--cases", 1]
+        report = kvasir_json(*run, "--shares", "0,100", "--json", stdin=text)
+        self.assertEqual([row["share"] for row in report["settings"]], [0, 1])
+        self.assertGreater(report["settings"][0]["moved"], 0.5)
+        self.assertEqual(report["settings"][1]["kld_max"], 0)
+        for wrong in (["--shares", "101"], ["--rules", "middle"], ["--cases", "0"]):
+            self.assertEqual(kvasir(*run, *wrong, stdin=text).returncode, USAGE, wrong)
+
+    def test_explain_says_what_is_approximate(self):
+        self.run_prompt()
+        run = ["run", "-m", STORIES, "--raw", "-n", "1", "--page-tokens", PAGE, "--explain"]
+        run += ["--kv-dir", self.kv, "--kv-load", "always"]
+        changed = "Today is a sunny day in May. " + PROMPT
+        done = kvasir(*run, "--reuse-shifted", "-p", changed)
+        self.assertEqual(done.returncode, OK)
+        wanted = r"approximate from token \d+ on: \d+ tokens were moved"
+        self.assertRegex(done.stderr.decode(), wanted)
+        done = kvasir(*run, "-p", changed)
+        self.assertNotIn("approximate", done.stderr.decode())
+
     def test_explain_names_the_reason(self):
         self.run_prompt()
         for flags, reason in (

@@ -191,6 +191,7 @@ void write_strip(const PagedKvView& kv, Position pos, int n_tokens, const float*
       write_k<BF16Codec>(kv, pos, n_tokens, k, row_stride);
       break;
   }
+  if (v == nullptr) return;  // K alone
   switch (kv.codec_v) {
     case CodecId::kF32:
       write_v<F32Codec>(kv, pos, n_tokens, v, row_stride);
@@ -211,7 +212,7 @@ void write_rows(const PagedKvView& kv, Position first_pos, int n_tokens, const f
     const Position pos = first_pos + done;
     const int n = std::min(n_tokens - done, kStripTokens - pos % kStripTokens);
     const std::size_t offset = static_cast<std::size_t>(done) * row_stride;
-    write_strip(kv, pos, n, k + offset, v + offset, row_stride);
+    write_strip(kv, pos, n, k + offset, v == nullptr ? v : v + offset, row_stride);
     done += n;
   }
 }
@@ -267,6 +268,11 @@ void write_kv(const PagedKvView& kv, Position first_pos, int n_tokens, const flo
               const float* v, std::size_t row_stride) {
   KVASIR_DCHECK(0 <= first_pos && 0 <= n_tokens && n_tokens <= kv.n_tokens - first_pos);
   HWY_DYNAMIC_DISPATCH(write_rows)(kv, first_pos, n_tokens, k, v, row_stride);
+}
+
+void write_k(const PagedKvView& kv, Position first_pos, int n_tokens, const float* k,
+             std::size_t row_stride) {
+  write_kv(kv, first_pos, n_tokens, k, nullptr, row_stride);
 }
 
 void read_k(const PagedKvView& kv, Position pos, int head, float* row) {

@@ -23,6 +23,10 @@ std::optional<CodecId> parse_codec(std::string_view name);
 void write_kv(const PagedKvView& kv, Position first_pos, int n_tokens, const float* k,
               const float* v, std::size_t row_stride);
 
+/// The same for K alone.
+void write_k(const PagedKvView& kv, Position first_pos, int n_tokens, const float* k,
+             std::size_t row_stride);
+
 /// Reads one token's row of one head back as floats (oracle, `trace`, tests).
 void read_k(const PagedKvView& kv, Position pos, int head, float* row);
 void read_v(const PagedKvView& kv, Position pos, int head, float* row);
