@@ -51,10 +51,8 @@ class SimulatedDisk {
       index_.erase(leaving, index_.generation(leaving));
       ++report_.n_disk_evicted;
     }
-    index_.put(key, {.parent = parent,
-                     .root = root,
-                     .file_bytes = page_bytes_,
-                     .last_used_ns = now_ns});
+    index_.put(key,
+               {.parent = parent, .root = root, .file_bytes = page_bytes_, .last_used_ns = now_ns});
     ++report_.n_written;
     report_.bytes_written += page_bytes_;
   }

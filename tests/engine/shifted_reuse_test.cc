@@ -118,7 +118,9 @@ TEST_P(ShiftedReuseOf, MovesLayerZeroExactly) {
     ASSERT_TRUE(report) << report.error().message;
     const int n_after = static_cast<int>(after.size());
     EXPECT_EQ(report->n_reused + report->n_shifted + report->n_computed, n_after);
-    if (config().window == 0) EXPECT_EQ(report->n_reused, 20);  // else the window has passed
+    if (config().window == 0) {  // else the window has passed
+      EXPECT_EQ(report->n_reused, 20);
+    }
     EXPECT_EQ(report->n_shifted, n_after - 1 - 20 - n_new);
     EXPECT_EQ(report->first_approximate, 20 + n_new);
     engine_->cache().check_invariants();
@@ -181,7 +183,9 @@ TEST_P(ShiftedReuseOf, NothingApproximateIsPublished) {
     Session other(*engine_);
     const auto report = other.prompt(tokens);
     ASSERT_TRUE(report);
-    if (&tokens == &after) EXPECT_LE(report->n_reused, 27);
+    if (&tokens == &after) {
+      EXPECT_LE(report->n_reused, 27);
+    }
     EXPECT_EQ(report->first_approximate, -1);
     EXPECT_TRUE(same_bits(other.logits(), cold.logits(tokens)));
   }
