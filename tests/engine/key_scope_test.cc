@@ -103,7 +103,7 @@ std::vector<Change> changes_of(const Bytes& original) {
   };
   add_options("codec_k", [](auto& options) { options.codec_k = cache::CodecId::kBF16; });
   add_options("codec_v", [](auto& options) { options.codec_v = cache::CodecId::kF32; });
-  add_options("page_tokens", [](auto& options) { options.page_tokens = 32; });
+  add_options("page_tokens", [](auto& options) { options.page_tokens = 64; });
   add_options("head_order",
               [](auto& options) { options.head_order = cache::HeadOrder::kInterleaved; });
   add_options("activations",

@@ -159,7 +159,7 @@ Status DiskTier::put_locked(const PageRecord& record) {
     return Error{ErrorCode::kIo, fmt::format("disk tier: not written, next attempt in {:.1f} s; {}",
                                              now.retry_seconds, now.reason)};
   }
-  if (refresh_wanted_ || clock_.now_seconds() >= refreshed_seconds_ + options_.refresh_seconds) {
+  if (refresh_wanted() || clock_.now_seconds() >= refreshed_seconds_ + options_.refresh_seconds) {
     if (const Status status = refresh_locked(); !status) return failed_write(status.error());
   }
   KVASIR_ASSIGN_OR_RETURN(const bool here, is_here(record.key));

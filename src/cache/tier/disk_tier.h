@@ -150,8 +150,9 @@ class DiskTier {
     std::string description;
   };
   /// Absent: only the disk can tell, see header.
-  bool is_known(const PageKey& key) const { return generation_of(key) != 0; }
   std::optional<KnownPage> known(const PageKey& key) const;
+  /// A put would only find that the page is here.
+  bool is_known(const PageKey& key) const { return !refresh_wanted() && generation_of(key) != 0; }
   /// Of the known pages that follow `parent` (a page or a root) the one that agrees longest with
   /// `tokens`, by at least one. Cost: O(followers).
   std::optional<KnownPage> nearest_follower(const PageKey& parent,
@@ -239,6 +240,7 @@ class DiskTier {
   void merge(const Scan& scan);
 
   static DiskIndex::Entry entry_of(const PageHeader& header, const FileInfo& info);
+  bool refresh_wanted() const { return n_refreshes_done_ != n_refreshes_wanted_; }
   std::uint64_t known_bytes() const;  // mutex_ is held
 
   const DiskTierOptions options_;
@@ -247,9 +249,10 @@ class DiskTier {
   TierDirectory directory_;
   HealthTracker health_;
 
-  std::mutex write_mutex_;                  // writers take turns; taken before mutex_
-  double refreshed_seconds_ = 0;            // guarded by write_mutex_
-  std::atomic<bool> refresh_wanted_{true};  // the index is known to be incomplete
+  std::mutex write_mutex_;        // writers take turns; taken before mutex_
+  double refreshed_seconds_ = 0;  // guarded by write_mutex_
+  // Equal: the index is not known to be incomplete.
+  std::atomic<std::uint64_t> n_refreshes_wanted_{1}, n_refreshes_done_{0};
 
   mutable std::mutex mutex_;  // guards what follows; never held while the file system works
   DiskIndex index_;

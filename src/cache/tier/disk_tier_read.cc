@@ -154,8 +154,9 @@ GetOutcome DiskTier::failed_read(const PageKey& key, std::uint64_t generation, c
     }
     case ErrorCode::kNotFound: {
       {
+        // Others may have gone with it.
         const std::lock_guard lock(mutex_);
-        index_.erase(key, generation);
+        if (index_.erase(key, generation)) ++n_refreshes_wanted_;
       }
       const int missing = directory_.missing();
       if (missing != 0) {
@@ -167,7 +168,7 @@ GetOutcome DiskTier::failed_read(const PageKey& key, std::uint64_t generation, c
     }
     case ErrorCode::kUnsupported: {  // written over by another version
       const std::lock_guard lock(mutex_);
-      if (index_.erase(key, generation)) refresh_wanted_ = true;
+      if (index_.erase(key, generation)) ++n_refreshes_wanted_;
       return GetOutcome::kMiss;
     }
     case ErrorCode::kInvalidArgument: {
@@ -268,7 +269,7 @@ bool DiskTier::quarantine(const PageKey& key, std::uint64_t generation) {
 
 void DiskTier::forget_directory(int error) {
   health_.directory_lost(io_error(directory_.path(), "open the directory", error).message);
-  refresh_wanted_ = true;
+  ++n_refreshes_wanted_;
   const std::lock_guard lock(mutex_);
   index_.clear();
   bad_.clear();

@@ -105,12 +105,9 @@ Status DiskTier::refresh_locked() {
     const std::lock_guard lock(mutex_);
     scan.generation = index_.next_generation();
   }
-  refresh_wanted_ = false;
+  const std::uint64_t n_wanted = n_refreshes_wanted_;
   const Result<TierDirectory::Listing> listing = directory_.list();
-  if (!listing) {
-    refresh_wanted_ = true;
-    return listing.error();
-  }
+  if (!listing) return listing.error();
   sweep(listing->temporaries);
   for (const TierDirectory::PageFile& file : listing->pages) {
     if (stopping_) return {};
@@ -126,6 +123,7 @@ Status DiskTier::refresh_locked() {
     if (info.ok()) bad_[path] = info.value.bytes;
   }
   merge(scan);
+  n_refreshes_done_ = n_wanted;
   refreshed_seconds_ = clock_.now_seconds();
   return {};
 }
