@@ -19,6 +19,7 @@ Error bad_option(const char* flag, int got, const char* want) {
 
 /// Multiply-adds a second and thread before any prompt was timed: a tenth of what a fast core does.
 constexpr double kGuessedRate = 1e11;
+constexpr double kScanPatienceSeconds = 0.5;
 /// Tokens of a prompt whose speed is taken for that of others.
 constexpr int kTimedTokens = 128;
 /// Share of the newest prompt in the running mean.
@@ -200,7 +201,10 @@ Status Engine::recompute(cache::Sequence& sequence, std::span<const TokenId> tok
 KnownHistories& Engine::known_histories() {
   if (histories_ == nullptr) {
     histories_ = std::make_unique<KnownHistories>();
-    if (disk_ != nullptr) histories_->note_disk(*disk_, root_key_);
+    // What a slow disk has not shown by then is not looked at.
+    if (disk_ != nullptr && disk_->wait_until_scanned(kScanPatienceSeconds)) {
+      histories_->note_disk(*disk_, root_key_);
+    }
   }
   return *histories_;
 }

@@ -50,9 +50,8 @@ struct Row {
 TEST(SharedBytes, Of128SequencesWithOneBeginning) {
   const Row rows[] = {
       {16, 64 + 2 * kSequences, 0.06},
-      {32, 32 + 1 * kSequences, 0.06},
-      // Half of each sequence's own page is empty: 6.6 %. A page of 64 is the default all the same,
-      // for attention reads longer runs.
+      {CacheOptions().page_tokens, 32 + 1 * kSequences, 0.06},
+      // Half of each sequence's own page is empty: 6.6 %.
       {64, 16 + 1 * kSequences, 0.07},
   };
   for (const Row& row : rows) {
