@@ -60,8 +60,8 @@ Result<Answer> answer(engine::Engine& engine, engine::Session& session,
 }
 
 std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
-  std::string reused =
-      answer.prompt.n_reused > 0 ? fmt::format(", {} from cache", answer.prompt.n_reused) : "";
+  const int n_cached = answer.prompt.n_reused + answer.prompt.n_behind;
+  std::string reused = n_cached > 0 ? fmt::format(", {} from cache", n_cached) : "";
   if (answer.prompt.n_shifted > 0) {
     reused += fmt::format(", {} moved: approximate", answer.prompt.n_shifted);
   }
@@ -77,6 +77,10 @@ std::string explain(const engine::PromptReport& report, const text::Tokenizer& t
   std::string text = fmt::format(
       "reused {} of {} prompt tokens, {} of them from the disk; {} at token {}", report.n_reused,
       report.n_prompt, report.n_loaded, cache::match_end_name(report.end), report.n_reused);
+  if (report.n_behind > 0) {
+    text += fmt::format("; {} more came from the disk while those before them were computed",
+                        report.n_behind);
+  }
   const std::string approximate =
       report.first_approximate < 0
           ? ""
@@ -105,8 +109,8 @@ nlohmann::json usage_json(const Answer& answer) {
           {"completion_tokens", n_answer},
           {"total_tokens", answer.prompt.n_prompt + n_answer},
           {"prompt_tokens_details",
-           {{"cached_tokens", answer.prompt.n_reused},
-            {"disk_tokens", answer.prompt.n_loaded},
+           {{"cached_tokens", answer.prompt.n_reused + answer.prompt.n_behind},
+            {"disk_tokens", answer.prompt.n_loaded + answer.prompt.n_behind},
             {"shifted_tokens", answer.prompt.n_shifted},
             {"approximate", answer.prompt.first_approximate >= 0},
             {"match_end", cache::match_end_name(answer.prompt.end)}}}};
@@ -114,7 +118,7 @@ nlohmann::json usage_json(const Answer& answer) {
 
 nlohmann::json timings_json(const Answer& answer, double load_seconds) {
   return {{"load_ms", 1e3 * load_seconds},
-          {"cache_n", answer.prompt.n_reused},
+          {"cache_n", answer.prompt.n_reused + answer.prompt.n_behind},
           {"prompt_n", answer.prompt.n_computed},
           {"prompt_ms", 1e3 * answer.prompt.seconds},
           {"prompt_per_second", rate(answer.prompt.n_computed, answer.prompt.seconds)},

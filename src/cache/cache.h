@@ -33,6 +33,7 @@
 namespace kvasir::cache {
 
 class DiskTier;
+class LoadBehind;
 
 /// Layers that share one page table: same shape, same window.
 struct GroupSpec {
@@ -125,6 +126,7 @@ class Sequence {
 
  private:
   friend class KvCache;
+  friend class LoadBehind;
   struct State;
   explicit Sequence(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
@@ -146,6 +148,10 @@ class KvCache {
   Sequence open(const PageKey& root, std::span<const TokenId> tokens, Match& match,
                 double seconds_per_token = 0);
 
+  /// For a disk that was found slower than computing: reads what it has of `tokens` from the end
+  /// (load_behind.h), which must outlive it. Null: it has nothing.
+  std::unique_ptr<LoadBehind> load_behind(const PageKey& root, std::span<const TokenId> tokens);
+
   /// Gives up the page of the prefix tree that is worth the least. False: there is none that no
   /// sequence uses.
   bool evict_one();
@@ -156,7 +162,8 @@ class KvCache {
 
   const CacheOptions& options() const;
   MemorySummary memory_summary() const;
-  /// Aborts with a message if I1..I4 do not hold. Cost: O(pages).
+  /// Aborts with a message if I1..I4 do not hold. Requires: no LoadBehind, whose pages nobody names
+  /// yet. Cost: O(pages).
   void check_invariants() const;
 
   class Impl;

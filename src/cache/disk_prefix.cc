@@ -36,7 +36,7 @@ std::string describe(std::span<const PageId> pages) {
 void KvCache::Impl::write_behind(const PageKey& root, const PageKey& parent, NodeId node,
                                  std::size_t page_idx) {
   // Computed again because reading it is slow, say.
-  if (options.disk->is_known(tree->key(node))) return;
+  if (options.disk->is_there(tree->key(node))) return;
   const std::span<const PageId> pages = tree->pages(node);
   std::vector<std::uint8_t> joined;
   std::span<const std::uint8_t> payload;
@@ -57,16 +57,6 @@ void KvCache::Impl::write_behind(const PageKey& root, const PageKey& parent, Nod
   record.payload = groups.size() > 1 ? std::span<const std::uint8_t>(joined) : payload;
   (void)writer->put(record);  // a page that is dropped will be computed again
 }
-
-/// One page on its way from the disk.
-struct KvCache::Impl::PageLoad {
-  PageKey key;
-  std::span<const TokenId> tokens;
-  std::vector<PageId> pages;          ///< one per group; kNoPage: the file lacks it
-  std::vector<std::uint8_t> payload;  ///< of several groups; one is read into its frame
-  GetOutcome outcome = GetOutcome::kMiss;
-  bool is_damaged = false;  ///< so says its header
-};
 
 void KvCache::Impl::drop(PageLoad& load) {
   for (std::size_t g = 0; g < load.pages.size(); ++g) {
@@ -107,16 +97,18 @@ bool KvCache::Impl::prepare(PageLoad& load, std::span<const TokenId> tokens) {
   return n_bytes > 0;
 }
 
+GetRequest KvCache::Impl::request_of(PageLoad& load) {
+  std::span<std::uint8_t> out = load.payload;
+  if (groups.size() == 1) {
+    out = {groups[0]->pool.frame(load.pages[0]), groups[0]->pool.frame_bytes()};
+  }
+  return {load.key, load.tokens, out};
+}
+
 /// Reads prepared pages, first ones first.
 void KvCache::Impl::read(std::span<PageLoad> loads, double deadline_seconds) {
   std::vector<GetRequest> requests;
-  for (PageLoad& load : loads) {
-    std::span<std::uint8_t> out = load.payload;
-    if (groups.size() == 1) {
-      out = {groups[0]->pool.frame(load.pages[0]), groups[0]->pool.frame_bytes()};
-    }
-    requests.push_back({load.key, load.tokens, out});
-  }
+  for (PageLoad& load : loads) requests.push_back(request_of(load));
   options.disk->get_many(requests, deadline_seconds);
   for (std::size_t i = 0; i < loads.size(); ++i) loads[i].outcome = requests[i].outcome;
 }

@@ -77,8 +77,17 @@ class KvCache::Impl {
   std::optional<MatchEnd> load_partial(const PageKey& root, std::span<const TokenId> rest,
                                        int n_equal, int n_prompt, double seconds_per_token,
                                        const Sequence::State& state);
-  struct PageLoad;
+  /// One page on its way from the disk.
+  struct PageLoad {
+    PageKey key;
+    std::span<const TokenId> tokens;
+    std::vector<PageId> pages;          ///< one per group; kNoPage: the file lacks it
+    std::vector<std::uint8_t> payload;  ///< of several groups; one is read into its frame
+    GetOutcome outcome = GetOutcome::kMiss;
+    bool is_damaged = false;  ///< so says its header
+  };
   bool prepare(PageLoad& load, std::span<const TokenId> tokens);
+  GetRequest request_of(PageLoad& load);
   void read(std::span<PageLoad> loads, double deadline_seconds);
   NodeId adopt(PageLoad& load, const PageKey& root, double compute_seconds,
                const Sequence::State& state);

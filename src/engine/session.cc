@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "cache/load_behind.h"
 #include "engine/known_histories.h"
 
 namespace kvasir::engine {
@@ -106,6 +107,26 @@ Status Session::move(const ShiftedRows& rows, std::span<const TokenId> tokens) {
   return {};
 }
 
+int Session::meet(cache::LoadBehind& behind, std::span<const TokenId> tokens, int n_chunk,
+                  PromptReport& report) {
+  const int begin = behind.poll(n_tokens() + n_chunk);
+  if (begin > n_tokens()) {
+    // Whole pages, and none that is here: that is where the two join.
+    n_chunk = std::min(n_chunk, begin - n_tokens());
+    const int n_over = (n_tokens() + n_chunk) % engine_.options().page_tokens;
+    return n_over < n_chunk ? n_chunk - n_over : n_chunk;
+  }
+  const int n_before = n_tokens();
+  if (behind.adopt(sequence_)) {
+    cache::Match match;
+    sequence_ =
+        engine_.cache().open(engine_.root_key(), tokens, match, engine_.seconds_per_token());
+    tokens_.assign(tokens.begin(), tokens.begin() + match.position);
+    report.n_behind = n_tokens() - n_before;
+  }
+  return 0;
+}
+
 Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
                                      const std::function<void(int, int)>& progress,
                                      const std::atomic<bool>* stop) {
@@ -131,6 +152,10 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
   std::vector<ShiftedRows> plan;
   if (shifted_) plan = plan_shifted(engine_, *shifted_, tokens, n_tokens(), own, own_tokens);
   own.close();
+  std::unique_ptr<cache::LoadBehind> behind;
+  if (plan.empty() && report.end == cache::MatchEnd::kLoadSlowerThanRecompute) {
+    behind = engine_.cache().load_behind(engine_.root_key(), tokens);
+  }
   const double recalled = clock.now_seconds();
   for (auto rows = plan.begin(); n_tokens() < n_prompt;) {
     if (stop != nullptr && stop->load()) {
@@ -149,12 +174,23 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
       rows = plan.end();
     }
     const int n_left = (rows == plan.end() ? n_prompt : rows->begin) - n_tokens();
-    const int n_chunk = std::min(engine_.options().n_batch, n_left);
+    int n_chunk = std::min(engine_.options().n_batch, n_left);
+    if (behind != nullptr) {
+      n_chunk = meet(*behind, tokens, n_chunk, report);
+      if (n_chunk == 0) {
+        behind.reset();
+        continue;
+      }
+    }
     const auto chunk = tokens.subspan(tokens_.size(), static_cast<std::size_t>(n_chunk));
     const bool is_last = n_tokens() + n_chunk == n_prompt;
     const Engine::Step step{&sequence_, chunk, is_last ? 1 : 0};
     const double begin = clock.now_seconds();
     if (const Status status = engine_.forward({&step, 1}, logits_); !status) {
+      if (behind != nullptr && status.error().code == ErrorCode::kExhausted) {
+        behind.reset();  // its pages may be what is missing
+        continue;
+      }
       if (rows == plan.end() || status.error().code != ErrorCode::kExhausted) return status.error();
       plan.clear();  // the sources' pages may be what is missing
       rows = plan.end();

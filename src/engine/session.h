@@ -23,9 +23,11 @@ namespace kvasir::engine {
 struct PromptReport {
   int n_prompt = 0;  ///< tokens of the prompt
   int n_reused = 0;  ///< of them, found in the session's own history or in the prefix tree
-  /// Of them, approximated: found in other histories, and moved here from other positions. With
-  /// n_reused and n_computed they sum to n_prompt.
+  /// Of them, approximated: found in other histories, and moved here from other positions.
   int n_shifted = 0;
+  /// Of them, exact and from the disk too, but from their end on while those before were computed
+  /// (cache/load_behind.h). With the three others they sum to n_prompt.
+  int n_behind = 0;
   int n_computed = 0;
   /// The first token whose K and V are no longer exact, of this prompt or of an earlier one that
   /// this one goes on; -1: all are.
@@ -88,6 +90,10 @@ class Session {
   void publish(double seconds_per_token);
   /// The tokens whose K and V are exact.
   std::span<const TokenId> exact_tokens() const;
+  /// The tokens to compute next, at most `n_chunk`, so that they meet what comes from the disk's
+  /// end. 0: they have met, or will not.
+  int meet(cache::LoadBehind& behind, std::span<const TokenId> tokens, int n_chunk,
+           PromptReport& report);
   /// Moves rows here from another sequence. Errors: kExhausted; nothing has changed.
   Status move(const ShiftedRows& rows, std::span<const TokenId> tokens);
 

@@ -297,6 +297,10 @@ std::optional<DiskTier::KnownPage> DiskTier::known(const PageKey& key) const {
   return KnownPage{key, entry->tokens, entry->description};
 }
 
+bool DiskTier::is_there(const PageKey& key) const {
+  return is_known(key) && health_.may_read() && fs_.stat(directory_.page_path(key)).ok();
+}
+
 std::optional<DiskTier::KnownPage> DiskTier::nearest_follower(
     const PageKey& parent, std::span<const TokenId> tokens) const {
   const std::lock_guard lock(mutex_);

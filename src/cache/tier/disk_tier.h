@@ -26,6 +26,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -110,7 +111,25 @@ struct VerifyReport {
 };
 
 class DiskTier {
+  struct Batch;
+
  public:
+  /// One page on its way, see start_read. Must go before the tier does.
+  class Read {
+   public:
+    Read(Read&&) noexcept = default;
+    /// Gives up what has not come: nothing touches the request's `out` afterwards. Waits for no
+    /// file system.
+    ~Read();
+    /// Absent: under way.
+    std::optional<GetOutcome> outcome() const;
+
+   private:
+    friend class DiskTier;
+    explicit Read(std::shared_ptr<Batch> batch) : batch_(std::move(batch)) {}
+    std::shared_ptr<Batch> batch_;
+  };
+
   /// Makes the directory, removes stale temporaries, reads the header of every page, moves damaged
   /// files aside, and evicts down to the capacity. `fs` and `clock` must outlive the tier.
   /// Errors: kInvalidArgument, an option or a directory of somebody else that others may write in;
@@ -140,6 +159,9 @@ class DiskTier {
   /// after the return.
   void get_many(std::span<GetRequest> requests, double deadline_seconds);
 
+  /// Reads one page on the tier's threads while the caller goes on; in the order of the calls.
+  Read start_read(const GetRequest& request);
+
   /// A hint: the page may be damaged, or gone by the time of the get.
   bool contains(const PageKey& key);
 
@@ -151,8 +173,9 @@ class DiskTier {
   };
   /// Absent: only the disk can tell, see header.
   std::optional<KnownPage> known(const PageKey& key) const;
-  /// A put would only find that the page is here.
-  bool is_known(const PageKey& key) const { return !refresh_wanted() && generation_of(key) != 0; }
+  bool is_known(const PageKey& key) const { return generation_of(key) != 0; }
+  /// Known, and nobody has taken its file away: a put would do nothing.
+  bool is_there(const PageKey& key) const;
   /// Of the known pages that follow `parent` (a page or a root) the one that agrees longest with
   /// `tokens`, by at least one. Cost: O(followers).
   std::optional<KnownPage> nearest_follower(const PageKey& parent,
@@ -200,7 +223,6 @@ class DiskTier {
   DiskTierStats stats() const;
 
  private:
-  struct Batch;
   struct Scan;
   struct Victim {
     std::string path;

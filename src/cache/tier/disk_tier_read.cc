@@ -72,6 +72,20 @@ struct DiskTier::Batch {
       if (!(left > 0)) break;
       changed.wait_for(lock, std::chrono::duration<double>(std::min(left, kWaitSliceSeconds)));
     }
+    return give_up(lock);
+  }
+  void give_up() {
+    std::unique_lock lock(mutex);
+    give_up(lock);
+  }
+  /// Absent: not done yet.
+  std::optional<GetOutcome> outcome(std::size_t idx) {
+    const std::lock_guard lock(mutex);
+    if (slots[idx].state != State::kDone) return std::nullopt;
+    return slots[idx].outcome;
+  }
+  /// Nothing that waits is wanted any more; how many did.
+  std::size_t give_up(std::unique_lock<std::mutex>& lock) {
     const std::size_t n_late = std::exchange(n_waiting, 0);
     for (Slot& slot : slots) {
       if (slot.state == State::kWaiting) slot.state = State::kLate;
@@ -254,6 +268,25 @@ void DiskTier::get_many(std::span<GetRequest> requests, double deadline_seconds)
   counters_.n_late += n_late;
   counters_.n_misses += n_late;
 }
+
+DiskTier::Read DiskTier::start_read(const GetRequest& request) {
+  const auto batch = std::make_shared<Batch>(std::span(&request, 1));
+  const bool submitted =
+      health_.may_read() && pool_.submit([this, batch](std::vector<std::uint8_t>& buffer) {
+        read_for(*batch, 0, buffer);
+      });
+  if (!submitted && batch->claim(0)) {
+    count_misses(1);
+    batch->finish(0, GetOutcome::kMiss);
+  }
+  return Read(batch);
+}
+
+DiskTier::Read::~Read() {
+  if (batch_ != nullptr) batch_->give_up();
+}
+
+std::optional<GetOutcome> DiskTier::Read::outcome() const { return batch_->outcome(0); }
 
 bool DiskTier::quarantine(const PageKey& key, std::uint64_t generation) {
   const std::string path = directory_.page_path(key);

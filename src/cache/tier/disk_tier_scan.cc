@@ -107,7 +107,10 @@ Status DiskTier::refresh_locked() {
   }
   const std::uint64_t n_wanted = n_refreshes_wanted_;
   const Result<TierDirectory::Listing> listing = directory_.list();
-  if (!listing) return listing.error();
+  if (!listing) {
+    ++n_refreshes_wanted_;
+    return listing.error();
+  }
   sweep(listing->temporaries);
   for (const TierDirectory::PageFile& file : listing->pages) {
     if (stopping_) return {};
