@@ -7,8 +7,8 @@
   prompt_cache.py slow     --text FILE --bytes-per-second 5000000 [--device 254:0]
                            a slow disk against computing; needs root, cgroup v1's blkio
 
-FILE is any text long enough for the tokens. All say milliseconds of the prompt as `kvasir run --json`
-counts them, and of the whole process.
+FILE is any text long enough for the tokens. All say milliseconds of the prompt as `kvasir run
+--json` counts them, and of the whole process.
 """
 
 import argparse
@@ -29,7 +29,9 @@ class Runner:
     def __init__(self, options):
         self.binary = options.kvasir
         text = pathlib.Path(options.text).read_bytes()[: options.tokens * 8]
-        ids = subprocess.run([self.binary, "tokenize"], input=text, stdout=subprocess.PIPE, check=True)
+        ids = subprocess.run(
+            [self.binary, "tokenize"], input=text, stdout=subprocess.PIPE, check=True
+        )
         tokens = json.loads(ids.stdout)[: options.tokens]
         if len(tokens) < options.tokens:
             raise SystemExit(f"{options.text}: got {len(tokens)} tokens, want {options.tokens}")
