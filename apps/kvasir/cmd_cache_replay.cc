@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "base/env.h"
 #include "base/units.h"
@@ -188,11 +190,23 @@ Status check_above_zero(const char* flag, int value) {
   return Error{ErrorCode::kInvalidArgument, fmt::format("{}: got {}, want 1 or more", flag, value)};
 }
 
+/// A picture replaces pictures only, and that it can be written is known before the work.
+Status check_plot(const ReplayFlags& flags) {
+  std::error_code error;
+  if (std::filesystem::equivalent(flags.trace, flags.plot, error)) {
+    return Error{ErrorCode::kInvalidArgument, flags.plot + ": --plot: got the trace itself"};
+  }
+  const std::filesystem::path folder = std::filesystem::path(flags.plot).parent_path();
+  if (folder.empty() || std::filesystem::is_directory(folder, error)) return {};
+  return Error{ErrorCode::kNotFound, folder.string() + ": --plot: no such directory"};
+}
+
 Status replay(const ReplayFlags& flags) {
   KVASIR_RETURN_IF_ERROR(check_above_zero("--page-tokens", flags.page_tokens));
   KVASIR_RETURN_IF_ERROR(check_above_zero("--token-bytes", flags.token_bytes));
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.trace));
   const std::string where = flags.trace == "-" ? "stdin" : flags.trace;
+  if (!flags.plot.empty()) KVASIR_RETURN_IF_ERROR(check_plot(flags));
   KVASIR_ASSIGN_OR_RETURN(const eval::RequestTrace trace,
                           eval::parse_trace(text, flags.page_tokens, where));
   KVASIR_ASSIGN_OR_RETURN(const std::vector<eval::ReplayRow> planned, plan(flags, trace));

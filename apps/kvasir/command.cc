@@ -159,8 +159,10 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("--kv-pool", pool_layout_, "unified or per-layer");
   keeps_ = set == Set::kPrompts;
   if (!keeps_) return;
-  app.add_option("--cache-ram", cache_ram_,
-                 "the most that K and V of earlier prompts may take in memory; 0: keep none");
+  app.add_option(
+      "--cache-ram", cache_ram_,
+      "the most that K and V of earlier prompts may take in memory; 0: keep none, on the "
+      "disk neither");
   auto* directory = app.add_option("--kv-dir", kv_dir_,
                                    "where they outlive the process (default: kv in the user's\n"
                                    "cache directory)");
@@ -344,7 +346,12 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
     }
     return json;
   } catch (const nlohmann::json::exception& error) {
-    return Error{ErrorCode::kInvalidArgument, fmt::format("{}: not JSON; {}", where, error.what())};
+    // "[json.exception.parse_error.101] parse error at ...": from the second bracket on.
+    const std::string_view what = error.what();
+    const std::size_t end = what.find("] ");
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{}: not JSON; {}", where,
+                             end == std::string_view::npos ? what : what.substr(end + 2))};
   }
 }
 

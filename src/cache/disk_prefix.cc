@@ -33,6 +33,13 @@ std::string describe(std::span<const PageId> pages) {
 
 }  // namespace
 
+Status KvCache::Impl::put_after_parent(DiskTier& disk, const PageRecord& record) {
+  if (record.first_token > 0 && !disk.contains(record.parent)) {
+    return Error{ErrorCode::kExhausted, "disk tier: the page before it is not there"};
+  }
+  return disk.put(record);
+}
+
 void KvCache::Impl::write_behind(const PageKey& root, const PageKey& parent, NodeId node,
                                  std::size_t page_idx) {
   // Computed again because reading it is slow, say.

@@ -44,7 +44,7 @@ class KvCache::Impl {
     tree = std::make_unique<PrefixTree>(tree_options);
     if (options.disk == nullptr) return;
     writer = std::make_unique<WriteBehind>(
-        [disk = options.disk](const PageRecord& record) { return disk->put(record); },
+        [disk = options.disk](const PageRecord& record) { return put_after_parent(*disk, record); },
         WriteBehindOptions(), steady_clock);
   }
 
@@ -65,6 +65,9 @@ class KvCache::Impl {
              Sequence::State& state);
 
   // The disk tier below the tree (disk_prefix.cc).
+  /// Errors: kExhausted, the page before it had no room, so that nobody would find this one; and
+  /// those of DiskTier::put.
+  static Status put_after_parent(DiskTier& disk, const PageRecord& record);
   /// Hands a sealed page to the writer.
   void write_behind(const PageKey& root, const PageKey& parent, NodeId node, std::size_t page_idx);
   /// Brings the pages that follow `state.path` into the tree, and extends the path by them. Returns

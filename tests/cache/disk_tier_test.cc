@@ -354,8 +354,18 @@ TEST_F(DiskTierTest, ADirectoryThatOthersFillIsRefused) {
   const auto tier = DiskTier::open(options(), fs_, clock_);
   ASSERT_FALSE(tier);
   EXPECT_EQ(tier.error().code, ErrorCode::kInvalidArgument);
+  // Its owner may write into it as well.
   ASSERT_EQ(::chmod(directory().c_str(), 0755), 0);
+  EXPECT_FALSE(DiskTier::open(options(), fs_, clock_));
+  ASSERT_EQ(::chown(directory().c_str(), 0, 0), 0);
   EXPECT_TRUE(DiskTier::open(options(), fs_, clock_));
+  // Nor may what is in it be given away.
+  fs::create_directories(directory() + "/pages");
+  ASSERT_EQ(::chmod((directory() + "/pages").c_str(), 0777), 0);
+  const auto open_pages = DiskTier::open(options(), fs_, clock_);
+  ASSERT_FALSE(open_pages);
+  EXPECT_NE(open_pages.error().message.find("/pages: others may write"), std::string::npos)
+      << open_pages.error().message;
 }
 
 TEST_F(DiskTierTest, PagesOfOneTimeHaveOneOrder) {

@@ -112,9 +112,13 @@ class CacheReplay(unittest.TestCase):
         missing = self.dir / "missing.jsonl"
         self.fails(missing, want=f"{missing}", code=ERROR)
         self.fails(self.dir, want=f"{self.dir}", code=ERROR)
-        done = kvasir("cache", "replay", "-", *PAGES, "--plot", self.dir / "no" / "x", stdin=FORK)
-        self.assertEqual(done.returncode, ERROR)
-        self.assertIn(b"| lru |", done.stdout)  # what was done is not lost
+        # Known before the work; and a picture never takes the trace's place.
+        picture = self.dir / "no" / "x"
+        self.fails("-", *PAGES, "--plot", picture, stdin=FORK, want="no such", code=ERROR)
+        trace = self.dir / "trace.jsonl"
+        trace.write_text(FORK)
+        self.fails(trace, *PAGES, "--plot", trace, want="got the trace itself")
+        self.assertEqual(trace.read_text(), FORK)
 
     def test_wrong_flags(self):
         for capacity in ("5x", "%", "-5%", "1e99p", "nan%", "5%,", "1p%"):

@@ -94,6 +94,15 @@ class PromptCache(unittest.TestCase):
         done = kvasir(*run, "-p", changed)
         self.assertNotIn("approximate", done.stderr.decode())
 
+    def test_a_disk_smaller_than_a_prompt_keeps_its_beginning(self):
+        self.run_prompt()
+        page = self.files()[0].stat().st_size
+        shutil.rmtree(self.kv)
+        self.run_prompt(PROMPT, "--kv-disk", str(3 * page + page // 2))
+        again = self.run_prompt(PROMPT, "--kv-disk", str(3 * page + page // 2))
+        self.assertEqual(self.reused(again)["disk_tokens"], 3 * PAGE)
+        self.assertEqual(again["ids"], self.cold())
+
     def test_explain_names_the_reason(self):
         self.run_prompt()
         for flags, reason in (

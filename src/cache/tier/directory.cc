@@ -64,13 +64,22 @@ Status TierDirectory::make_root() const {
   if (info.value.kind != FileKind::kDirectory) {
     return io_error(path_, "open the directory", ENOTDIR);
   }
-  if (info.value.owner != fs_.user() && (info.value.mode & kWritableByOthers) != 0) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("{}: others may write into this directory; got owner {}, mode {:o}, "
-                             "want owner {} or no write permission for group and others",
-                             path_, info.value.owner, info.value.mode, fs_.user())};
+  for (const char* folder : {"", "/pages", "/bad", "/roots"}) {
+    KVASIR_RETURN_IF_ERROR(check_owner(path_ + folder));
   }
   return {};
+}
+
+/// Whoever may write pages may answer prompts. A folder that is not there yet will be ours.
+Status TierDirectory::check_owner(const std::string& folder) const {
+  const IoResult<FileInfo> info = fs_.stat(folder);
+  if (!info.ok()) return {};
+  const bool is_owned = info.value.owner == fs_.user() || info.value.owner == 0;
+  if (is_owned && (info.value.mode & kWritableByOthers) == 0) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("{}: others may write into this directory; got owner {}, mode {:o}, "
+                           "want owner {} and no write permission for group and others",
+                           folder, info.value.owner, info.value.mode, fs_.user())};
 }
 
 int TierDirectory::missing() const { return fs_.stat(path_).error; }

@@ -69,6 +69,7 @@ class TierDirectory {
   Result<std::string> quarantine(const std::string& path, const PageKey& key);
 
  private:
+  Status check_owner(const std::string& folder) const;
   struct Temporary {
     std::string path;
     int fd = -1;

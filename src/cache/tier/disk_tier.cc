@@ -272,11 +272,13 @@ Result<std::uint64_t> DiskTier::make_room(std::uint64_t bytes, std::uint64_t lim
       if (index_.erase(victim->key, victim->generation) && removed.ok()) ++counters_.n_evicted;
       continue;
     }
-    // Next time another one: this one may be the only one that cannot be removed.
+    // The next one, or the next time another one: this one may be the only that cannot be removed.
     if (victim->generation == 0) {
       bad_.erase(victim->path);
       other_[victim->path] = victim->bytes;
-    } else if (const DiskIndex::Entry* entry = index_.find(victim->key); entry != nullptr) {
+      continue;
+    }
+    if (const DiskIndex::Entry* entry = index_.find(victim->key); entry != nullptr) {
       index_.touch(victim->key, entry->last_used_ns);
     }
     return io_error(victim->path, "remove the file", removed.error);
