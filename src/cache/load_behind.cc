@@ -49,7 +49,7 @@ LoadBehind::State::State(KvCache::Impl& impl, const PageKey& root_key,
   for (std::size_t page = 0; (page + 1) * page_tokens() < tokens.size(); ++page) {
     key = next_key(key, tokens_of(page));
     keys.push_back(key);
-    if (cache.options.disk->is_known(key)) next = keys.size();
+    if (cache.options.disk->contains(key)) next = keys.size();
   }
   keys.resize(next);
 }

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -235,7 +236,7 @@ class DiskTier {
 
   // Reading (disk_tier_read.cc).
   Status read_into(const PageKey& key, std::span<const TokenId> tokens, std::span<std::uint8_t> out,
-                   DiskIndex::Entry* entry);
+                   DiskIndex::Entry* entry, const std::function<bool()>& is_wanted = {});
   GetOutcome failed_read(const PageKey& key, std::uint64_t generation, const Error& error);
   void note_hit(const PageKey& key, std::uint64_t generation, const DiskIndex::Entry& entry);
   void mark_used(const std::string& path);

@@ -102,7 +102,8 @@ struct DiskTier::Batch {
 };
 
 Status DiskTier::read_into(const PageKey& key, std::span<const TokenId> tokens,
-                           std::span<std::uint8_t> out, DiskIndex::Entry* entry) {
+                           std::span<std::uint8_t> out, DiskIndex::Entry* entry,
+                           const std::function<bool()>& is_wanted) {
   KVASIR_ASSIGN_OR_RETURN(const PageReader reader,
                           PageReader::open(fs_, directory_.page_path(key), key));
   const PageHeader& header = reader.header();
@@ -116,7 +117,7 @@ Status DiskTier::read_into(const PageKey& key, std::span<const TokenId> tokens,
                              header.payload_bytes, out.size())};
   }
   *entry = entry_of(reader.header(), reader.info());
-  return reader.read_payload(out);
+  return reader.read_payload(out, is_wanted);
 }
 
 std::uint64_t DiskTier::generation_of(const PageKey& key) const {
@@ -224,7 +225,8 @@ void DiskTier::read_for(Batch& batch, std::size_t idx, std::vector<std::uint8_t>
   scratch.resize(slot.out.size());
   const std::uint64_t generation = generation_of(slot.key);
   DiskIndex::Entry entry;
-  const Status status = read_into(slot.key, slot.tokens, scratch, &entry);
+  const Status status =
+      read_into(slot.key, slot.tokens, scratch, &entry, [&] { return batch.is_wanted(idx); });
   if (!batch.is_wanted(idx)) return;
   if (!status) {
     const GetOutcome outcome = failed_read(slot.key, generation, status.error());

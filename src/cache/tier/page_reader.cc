@@ -16,6 +16,9 @@ namespace {
 /// Holds the header of every page of up to some 900 tokens: one read does.
 constexpr std::size_t kFirstReadBytes = 4096;
 
+/// Between pieces a reader looks whether it is still wanted: on a slow disk, some 30 ms.
+constexpr std::size_t kPieceBytes = 128 * 1024;
+
 Error corrupt(std::string message) {
   return Error{ErrorCode::kCorruption, "page file: " + std::move(message)};
 }
@@ -84,9 +87,16 @@ Result<PageReader> PageReader::open(FileSystem& fs, const std::string& path, con
   return PageReader(std::move(file), info, std::move(header));
 }
 
-Status PageReader::read_payload(std::span<std::uint8_t> out) const {
+Status PageReader::read_payload(std::span<std::uint8_t> out,
+                                const std::function<bool()>& is_wanted) const {
   KVASIR_CHECK(out.size() == header_.payload_bytes);
-  KVASIR_RETURN_IF_ERROR(descriptor_.read(header_.header_bytes, out));
+  for (std::size_t at = 0; at < out.size(); at += kPieceBytes) {
+    if (is_wanted && !is_wanted()) {
+      return Error{ErrorCode::kCancelled, "page file: not wanted any more"};
+    }
+    const auto piece = out.subspan(at, std::min(kPieceBytes, out.size() - at));
+    KVASIR_RETURN_IF_ERROR(descriptor_.read(header_.header_bytes + at, piece));
+  }
   return check_payload(header_, out);
 }
 

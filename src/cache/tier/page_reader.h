@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -39,9 +40,10 @@ class PageReader {
   const PageHeader& header() const { return header_; }
   const FileInfo& info() const { return info_; }
 
-  /// Requires: out.size() == header().payload_bytes. Errors: kIo, kCorruption; `out` then holds
-  /// anything.
-  Status read_payload(std::span<std::uint8_t> out) const;
+  /// Requires: out.size() == header().payload_bytes. Errors: kIo, kCorruption, kCancelled:
+  /// `is_wanted` (none: always), asked now and then, has said no; `out` then holds anything.
+  Status read_payload(std::span<std::uint8_t> out,
+                      const std::function<bool()>& is_wanted = {}) const;
 
  private:
   PageReader(OpenDescriptor descriptor, const FileInfo& info, PageHeader header);
