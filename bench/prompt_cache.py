@@ -81,7 +81,10 @@ def overhead(runner, options, kv):
             rows[name].append((prompt_ms, answer["timings"]["predicted_per_second"]))
     for name, row in rows.items():
         prompts = statistics.median(a[0] / b[0] for a, b in zip(row, rows["neither"]))
-        decodes = statistics.median(a[1] / b[1] for a, b in zip(row, rows["neither"]))
+        # One generated token has no speed.
+        decodes = statistics.median(
+            a[1] / b[1] if b[1] else 1 for a, b in zip(row, rows["neither"])
+        )
         print(
             f"{name}: prompt {[round(a[0]) for a in row]} ms, median ratio {prompts:.3f};"
             f" decode {[round(a[1], 1) for a in row]} tokens/s, median ratio {decodes:.3f}"
