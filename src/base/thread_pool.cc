@@ -112,8 +112,7 @@ void ThreadPool::wake_parked() {
 void ThreadPool::run_region(Sharing sharing, int n_tasks, Erased function, const void* body,
                             std::size_t body_bytes) {
   // A nested call would wait for itself; two callers would mix their regions.
-  KVASIR_CHECK(!in_region_.load(std::memory_order_relaxed));
-  in_region_.store(true, std::memory_order_relaxed);
+  KVASIR_CHECK(!in_region_.exchange(true, std::memory_order_relaxed));
   if (n_threads_ == 1) {
     for (int task_idx = 0; task_idx < n_tasks; ++task_idx) function(body, task_idx, 0);
   } else if (n_tasks > 0) {

@@ -150,7 +150,8 @@ class KvCache {
 
   /// For a disk that was found slower than computing: reads what it has of `tokens` from the end
   /// (load_behind.h), which must outlive it. Null: it has nothing.
-  std::unique_ptr<LoadBehind> load_behind(const PageKey& root, std::span<const TokenId> tokens);
+  std::unique_ptr<LoadBehind> load_behind(const PageKey& root, std::span<const TokenId> tokens,
+                                          double seconds_per_token);
 
   /// Gives up the page of the prefix tree that is worth the least. False: there is none that no
   /// sequence uses.

@@ -145,26 +145,33 @@ NodeId KvCache::Impl::adopt(PageLoad& load, const PageKey& root, double compute_
   return insert.node;
 }
 
+std::vector<PageKey> KvCache::Impl::keys_on_disk(const PageKey& root,
+                                                 std::span<const TokenId> tokens,
+                                                 const Sequence::State& state) {
+  const auto page_tokens = static_cast<std::size_t>(options.page_tokens);
+  std::vector<PageKey> keys;
+  PageKey previous = state.path.empty() ? root : tree->key(state.path.back());
+  for (std::size_t page = state.path.size(); (page + 1) * page_tokens < tokens.size(); ++page) {
+    previous = next_key(previous, tokens.subspan(page * page_tokens, page_tokens));
+    if (!options.disk->contains(previous)) break;
+    keys.push_back(previous);
+  }
+  return keys;
+}
+
+std::optional<MatchEnd> KvCache::Impl::disk_end() const {
+  const bool is_down = options.disk->health().state == HealthState::kDown;
+  return is_down ? std::optional(MatchEnd::kTierDown) : std::nullopt;
+}
+
 std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
                                                   std::span<const TokenId> tokens,
                                                   double seconds_per_token,
                                                   Sequence::State& state) {
   const auto page_tokens = static_cast<std::size_t>(options.page_tokens);
   const std::size_t first = state.path.size();
-  const auto tokens_of = [&](std::size_t i) {
-    return tokens.subspan((first + i) * page_tokens, page_tokens);
-  };
-  std::vector<PageKey> keys;  // of the pages that the disk seems to have
-  PageKey previous = state.path.empty() ? root : tree->key(state.path.back());
-  while ((first + keys.size() + 1) * page_tokens < tokens.size()) {
-    previous = next_key(previous, tokens_of(keys.size()));
-    if (!options.disk->contains(previous)) break;
-    keys.push_back(previous);
-  }
-  if (keys.empty()) {
-    const bool is_down = options.disk->health().state == HealthState::kDown;
-    return is_down ? std::optional(MatchEnd::kTierDown) : std::nullopt;
-  }
+  const std::vector<PageKey> keys = keys_on_disk(root, tokens, state);
+  if (keys.empty()) return disk_end();
 
   const double page_seconds = seconds_per_token * static_cast<double>(page_tokens);
   double deadline = kShareAtRisk * page_seconds * static_cast<double>(keys.size());
@@ -174,7 +181,8 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
     for (; loads.size() < size && done + loads.size() < keys.size();) {
       PageLoad load;
       load.key = keys[done + loads.size()];
-      const bool is_ready = prepare(load, tokens_of(done + loads.size()));
+      const std::size_t page = first + done + loads.size();
+      const bool is_ready = prepare(load, tokens.subspan(page * page_tokens, page_tokens));
       is_damaged = load.is_damaged;
       if (!is_ready) break;
       loads.push_back(std::move(load));
@@ -193,14 +201,12 @@ std::optional<MatchEnd> KvCache::Impl::load_pages(const PageKey& root,
     done += n_hits;
     if (n_hits < loads.size()) {
       if (loads[n_hits].outcome == GetOutcome::kCorrupt) return MatchEnd::kCorrupt;
-      if (options.disk->health().state == HealthState::kDown) return MatchEnd::kTierDown;
+      if (const auto end = disk_end()) return end;
       const bool is_slow = seconds_per_token > 0 && now() - start >= deadline;
       return is_slow ? MatchEnd::kLoadSlowerThanRecompute : MatchEnd::kEvicted;
     }
     if (loads.size() < size && done < keys.size()) {
-      if (is_damaged) return MatchEnd::kCorrupt;
-      const bool is_down = options.disk->health().state == HealthState::kDown;
-      return is_down ? std::optional(MatchEnd::kTierDown) : std::nullopt;  // or no room for more
+      return is_damaged ? std::optional(MatchEnd::kCorrupt) : disk_end();  // or no room for more
     }
     if (seconds_per_token > 0 && seconds_per_page > page_seconds) {
       return done < keys.size() ? std::optional(MatchEnd::kLoadSlowerThanRecompute) : std::nullopt;

@@ -89,6 +89,11 @@ class KvCache::Impl {
     GetOutcome outcome = GetOutcome::kMiss;
     bool is_damaged = false;  ///< so says its header
   };
+  /// Those of the pages after `state.path` that the disk seems to have, without a gap.
+  std::vector<PageKey> keys_on_disk(const PageKey& root, std::span<const TokenId> tokens,
+                                    const Sequence::State& state);
+  /// kTierDown or nothing.
+  std::optional<MatchEnd> disk_end() const;
   bool prepare(PageLoad& load, std::span<const TokenId> tokens);
   GetRequest request_of(PageLoad& load);
   void read(std::span<PageLoad> loads, double deadline_seconds);

@@ -24,7 +24,8 @@ struct LoadBehind::State {
     DiskTier::Read read;
   };
 
-  State(KvCache::Impl& impl, const PageKey& root_key, std::span<const TokenId> prompt);
+  State(KvCache::Impl& impl, const PageKey& root_key, std::span<const TokenId> prompt,
+        double seconds);
 
   std::size_t page_tokens() const { return static_cast<std::size_t>(cache.options.page_tokens); }
   std::span<const TokenId> tokens_of(std::size_t page) const {
@@ -36,6 +37,7 @@ struct LoadBehind::State {
   KvCache::Impl& cache;
   const PageKey root;
   const std::span<const TokenId> tokens;
+  const double seconds_per_token;
   std::vector<PageKey> keys;     ///< of the pages up to the last one that the disk has
   std::size_t next = 0;          ///< pages before it have not been asked for
   std::deque<Reading> reading;   ///< last page first
@@ -43,8 +45,8 @@ struct LoadBehind::State {
 };
 
 LoadBehind::State::State(KvCache::Impl& impl, const PageKey& root_key,
-                         std::span<const TokenId> prompt)
-    : cache(impl), root(root_key), tokens(prompt) {
+                         std::span<const TokenId> prompt, double seconds)
+    : cache(impl), root(root_key), tokens(prompt), seconds_per_token(seconds) {
   PageKey key = root;
   for (std::size_t page = 0; (page + 1) * page_tokens() < tokens.size(); ++page) {
     key = next_key(key, tokens_of(page));
@@ -107,8 +109,10 @@ bool LoadBehind::adopt(Sequence& sequence) {
   if (static_cast<std::size_t>(target.n_tokens) != first * s.page_tokens()) return false;
   if (first >= s.keys.size()) return false;
   KVASIR_CHECK(first + s.loaded.size() >= s.keys.size());
+  const double page_seconds = s.seconds_per_token * s.cache.options.page_tokens;
   for (std::size_t page = first; page < s.keys.size(); ++page) {
-    const NodeId node = s.cache.adopt(s.loaded[s.keys.size() - 1 - page], s.root, 0, target);
+    State::PageLoad& load = s.loaded[s.keys.size() - 1 - page];
+    const NodeId node = s.cache.adopt(load, s.root, page_seconds, target);
     if (node.is_none()) return page > first;
     target.extend_path(node);
   }
@@ -116,9 +120,10 @@ bool LoadBehind::adopt(Sequence& sequence) {
 }
 
 std::unique_ptr<LoadBehind> KvCache::load_behind(const PageKey& root,
-                                                 std::span<const TokenId> tokens) {
+                                                 std::span<const TokenId> tokens,
+                                                 double seconds_per_token) {
   if (impl_->writer == nullptr) return nullptr;
-  auto state = std::make_unique<LoadBehind::State>(*impl_, root, tokens);
+  auto state = std::make_unique<LoadBehind::State>(*impl_, root, tokens, seconds_per_token);
   if (state->next == 0) return nullptr;
   return std::unique_ptr<LoadBehind>(new LoadBehind(std::move(state)));
 }

@@ -116,13 +116,14 @@ int Session::meet(cache::LoadBehind& behind, std::span<const TokenId> tokens, in
     const int n_over = (n_tokens() + n_chunk) % engine_.options().page_tokens;
     return n_over < n_chunk ? n_chunk - n_over : n_chunk;
   }
-  const int n_before = n_tokens();
-  if (behind.adopt(sequence_)) {
-    cache::Match match;
-    sequence_ =
-        engine_.cache().open(engine_.root_key(), tokens, match, engine_.seconds_per_token());
+  if (!behind.adopt(sequence_)) return 0;
+  cache::Match match;
+  cache::Sequence longer =
+      engine_.cache().open(engine_.root_key(), tokens, match, engine_.seconds_per_token());
+  if (match.position > n_tokens()) {  // a window group may lack what it needs there
+    report.n_behind = match.position - n_tokens();
+    sequence_ = std::move(longer);
     tokens_.assign(tokens.begin(), tokens.begin() + match.position);
-    report.n_behind = n_tokens() - n_before;
   }
   return 0;
 }
@@ -154,7 +155,7 @@ Result<PromptReport> Session::prompt(std::span<const TokenId> tokens,
   own.close();
   std::unique_ptr<cache::LoadBehind> behind;
   if (plan.empty() && report.end == cache::MatchEnd::kLoadSlowerThanRecompute) {
-    behind = engine_.cache().load_behind(engine_.root_key(), tokens);
+    behind = engine_.cache().load_behind(engine_.root_key(), tokens, engine_.seconds_per_token());
   }
   const double recalled = clock.now_seconds();
   for (auto rows = plan.begin(); n_tokens() < n_prompt;) {

@@ -70,7 +70,7 @@ TEST_F(LoadBehindTest, MeetsWhoComputesAndHasTheSameBytes) {
     Cache cache(on_disk(options, *tier));
     {
       Twin twin{.sequence = cache.kv->open(), .tokens = {}, .root = kRoot};
-      auto behind = cache.kv->load_behind(kRoot, prompt_);
+      auto behind = cache.kv->load_behind(kRoot, prompt_, 1);
       ASSERT_NE(behind, nullptr);
       // Never before what is wanted: those pages are computed first.
       expect_loaded_from(*behind, 10 * kPage, 10 * kPage);
@@ -90,7 +90,7 @@ TEST_F(LoadBehindTest, WhoHasComputedMoreAlreadyGoesOnFromThere) {
   fill(on_disk(one_group(), *tier));
   Cache cache(on_disk(one_group(), *tier));
   Twin twin{.sequence = cache.kv->open(), .tokens = {}, .root = kRoot};
-  auto behind = cache.kv->load_behind(kRoot, prompt_);
+  auto behind = cache.kv->load_behind(kRoot, prompt_, 1);
   expect_loaded_from(*behind, 8 * kPage, 8 * kPage);
   ASSERT_TRUE(compute_to(twin, 15 * kPage));
   EXPECT_EQ(meet(cache, *behind, twin), kPages * kPage);
@@ -103,7 +103,7 @@ TEST_F(LoadBehindTest, DoesNotJoinOnInsideAPage) {
   fill(on_disk(one_group(), *tier));
   Cache cache(on_disk(one_group(), *tier));
   Twin twin{.sequence = cache.kv->open(), .tokens = {}, .root = kRoot};
-  auto behind = cache.kv->load_behind(kRoot, prompt_);
+  auto behind = cache.kv->load_behind(kRoot, prompt_, 1);
   expect_loaded_from(*behind, 8 * kPage, 8 * kPage);
   ASSERT_TRUE(compute_to(twin, 15 * kPage + 3));
   EXPECT_FALSE(behind->adopt(twin.sequence));
@@ -122,7 +122,7 @@ TEST_F(LoadBehindTest, EndsAtAPageThatIsDamagedOrGone) {
     Cache cache(on_disk(one_group(), *tier));
     {
       Twin twin{.sequence = cache.kv->open(), .tokens = {}, .root = kRoot};
-      auto behind = cache.kv->load_behind(kRoot, prompt_);
+      auto behind = cache.kv->load_behind(kRoot, prompt_, 1);
       expect_loaded_from(*behind, 0, 13 * kPage);
       ASSERT_TRUE(compute_to(twin, 13 * kPage));
       EXPECT_EQ(meet(cache, *behind, twin), kPages * kPage);
@@ -139,7 +139,7 @@ TEST_F(LoadBehindTest, GoesWhileADiskHangsAndGivesItsPagesBack) {
   Cache cache(on_disk(one_group(), *tier));
   fs_.block_reads();
   {
-    auto behind = cache.kv->load_behind(kRoot, prompt_);
+    auto behind = cache.kv->load_behind(kRoot, prompt_, 1);
     EXPECT_EQ(behind->poll(0), kPages * kPage);
     fs_.wait_for_blocked_read();
     EXPECT_EQ(behind->poll(0), kPages * kPage);
@@ -155,7 +155,7 @@ TEST_F(LoadBehindTest, StopsWhereTheBudgetEnds) {
   Cache roomy(on_disk(one_group(), *tier));
   const std::uint64_t budget = 5 * roomy.frame();
   Cache cache(on_disk(one_group(), *tier), budget);
-  auto behind = cache.kv->load_behind(kRoot, prompt_);
+  auto behind = cache.kv->load_behind(kRoot, prompt_, 1);
   Position begin = kPages * kPage;
   for (int i = 0; i < 50; ++i) {
     begin = behind->poll(0);
@@ -168,9 +168,9 @@ TEST_F(LoadBehindTest, StopsWhereTheBudgetEnds) {
 TEST_F(LoadBehindTest, IsNothingWhereTheDiskHasNothing) {
   const auto tier = open_tier();
   Cache cache(on_disk(one_group(), *tier));
-  EXPECT_EQ(cache.kv->load_behind(kRoot, prompt_), nullptr);
+  EXPECT_EQ(cache.kv->load_behind(kRoot, prompt_, 1), nullptr);
   Cache without(one_group());
-  EXPECT_EQ(without.kv->load_behind(kRoot, prompt_), nullptr);
+  EXPECT_EQ(without.kv->load_behind(kRoot, prompt_, 1), nullptr);
 }
 
 }  // namespace

@@ -3,13 +3,11 @@
 import fcntl
 import json
 import os
-import pathlib
 import re
 import select
 import signal
 import stat
 import struct
-import tempfile
 import termios
 import time
 import unittest
@@ -19,9 +17,9 @@ from support import (
     INVALID_MODEL,
     OK,
     STORIES,
+    ChatHome,
     fork_at_terminal,
     kvasir,
-    stories_with_template,
 )
 
 PROMPT = r">>> $"
@@ -78,16 +76,8 @@ class Terminal:
         return self.close()
 
 
-class Chat(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.home = pathlib.Path(directory.name)
-        self.model = self.home / "chat.gguf"
-        self.model.write_bytes(stories_with_template(TEMPLATE))
-        self.env = {"XDG_DATA_HOME": str(self.home), "HOME": str(self.home)}
-        self.chats = self.home / "kvasir" / "chats"
-        self.flags = ("-m", self.model, "-t", 1, "--temp", 0)
+class Chat(ChatHome):
+    template = TEMPLATE
 
     def piped(self, text, *flags, env=None):
         return kvasir("chat", *self.flags, "-n", 4, *flags, stdin=text, env=env or self.env)

@@ -2,29 +2,23 @@
 
 import json
 import os
-import pathlib
 import stat
 import subprocess
-import tempfile
 import unittest
 
-from support import BINARY, ERROR, OK, USAGE, kvasir, stories_with_template
+from support import BINARY, ERROR, OK, USAGE, ChatHome, kvasir, stories_with_template
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
 STORY = " ".join(["Once upon a time there was a little dog who liked to run."] * 12)
 
 
-class Sessions(unittest.TestCase):
+class Sessions(ChatHome):
+    template = TEMPLATE
+
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.home = pathlib.Path(directory.name)
-        self.model = self.home / "chat.gguf"
-        self.model.write_bytes(stories_with_template(TEMPLATE))
-        self.env = {"XDG_DATA_HOME": str(self.home), "HOME": str(self.home)}
+        super().setUp()
         self.env["XDG_CACHE_HOME"] = str(self.home / "cache")
-        self.chats = self.home / "kvasir" / "chats"
-        self.flags = ("-m", self.model, "-t", 1, "--temp", 0, "-n", 4, "--page-tokens", 32)
+        self.flags += ("-n", 4, "--page-tokens", 32)
 
     def chat(self, text, *flags):
         load = ("--kv-load", "always")

@@ -63,3 +63,19 @@ def stories_with_template(template):
     entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", string_type, len(text)) + text
     n_keys = struct.unpack_from("<Q", model, 16)[0]
     return model[:16] + struct.pack("<Q", n_keys + 1) + entry + model[24:]
+
+
+class ChatHome(unittest.TestCase):
+    """A home of its own with the stories model, which has `template` there."""
+
+    template = ""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.home = pathlib.Path(directory.name)
+        self.model = self.home / "chat.gguf"
+        self.model.write_bytes(stories_with_template(self.template))
+        self.env = {"XDG_DATA_HOME": str(self.home), "HOME": str(self.home)}
+        self.chats = self.home / "kvasir" / "chats"
+        self.flags = ("-m", self.model, "-t", 1, "--temp", 0)

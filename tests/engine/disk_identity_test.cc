@@ -56,11 +56,12 @@ class DiskIdentity : public ::testing::TestWithParam<Setting> {
     options_.codec_k = GetParam().codec_k;
     options_.codec_v = GetParam().codec_v;
     cold_ = std::make_unique<Cold>(GetParam().file, options_);
+    prompts_.emplace(cold_->vocab_size(), 60, 5489);
     options_.page_tokens = GetParam().page_tokens;
     options_.n_batch = 48;
   }
 
-  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint32_t>(n)); }
+  int below(int n) { return prompts_->below(n); }
   Session& any_session() {
     return *sessions_[static_cast<std::size_t>(below(static_cast<int>(sessions_.size())))];
   }
@@ -73,31 +74,13 @@ class DiskIdentity : public ::testing::TestWithParam<Setting> {
     is_fresh_ = true;
   }
 
-  /// Begins like an earlier one, as often as not in the middle of a page.
-  Tokens random_prompt() {
-    Tokens prompt;
-    if (!prompts_.empty() && below(8) != 0) {
-      prompt = prompts_[static_cast<std::size_t>(below(static_cast<int>(prompts_.size())))];
-      if (below(3) != 0) {
-        prompt.resize(static_cast<std::size_t>(below(static_cast<int>(prompt.size())) + 1));
-      }
-    }
-    n_shared_ = static_cast<int>(prompt.size());
-    const int n_new = prompt.empty() ? 60 + below(100) : below(40);
-    for (int i = 0; i < n_new && prompt.size() < 220; ++i) {
-      prompt.push_back(below(cold_->vocab_size()));
-    }
-    return prompt;
-  }
-
   void prompt(Session& session) {
-    const Tokens tokens = random_prompt();
+    const Tokens tokens = prompts_->next();
     const auto report = session.prompt(tokens);
     ASSERT_TRUE(report) << report.error().message;
-    prompts_.push_back(tokens);
     ASSERT_EQ(report->n_reused + report->n_computed, static_cast<int>(tokens.size()));
     n_reused_ += report->n_reused - report->n_loaded;
-    const int n_known = n_shared_ / GetParam().page_tokens * GetParam().page_tokens;
+    const int n_known = prompts_->n_shared() / GetParam().page_tokens * GetParam().page_tokens;
     if (report->n_reused < std::min(n_known, report->n_prompt - 1)) ++n_recomputed_;
     if (report->n_loaded > 0) ++(is_fresh_ ? n_after_restart_ : n_after_eviction_);
     if (report->n_reused % GetParam().page_tokens != 0) ++n_partial_;
@@ -112,7 +95,7 @@ class DiskIdentity : public ::testing::TestWithParam<Setting> {
 
   void fork() {
     auto fork = std::make_unique<Session>(any_session().fork().value());
-    for (int k = below(4); k >= 0; --k) ASSERT_TRUE(fork->push(below(cold_->vocab_size())));
+    for (int k = below(4); k >= 0; --k) ASSERT_TRUE(fork->push(prompts_->token()));
     ASSERT_NO_FATAL_FAILURE(expect_bits(*fork));
     sessions_.push_back(std::move(fork));
   }
@@ -158,12 +141,10 @@ class DiskIdentity : public ::testing::TestWithParam<Setting> {
   std::unique_ptr<Cold> cold_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Session>> sessions_;
-  std::vector<Tokens> prompts_;
-  std::mt19937 random_;
+  std::optional<RandomPrompts> prompts_;
   bool is_fresh_ = true;  ///< no prompt since the restart
   int n_reused_ = 0, n_partial_ = 0, n_after_restart_ = 0, n_after_eviction_ = 0;
   int n_recomputed_ = 0;
-  int n_shared_ = 0;  ///< tokens that the newest prompt has in common with an earlier one
 };
 
 TEST_P(DiskIdentity, WhateverIsReused) {
@@ -179,7 +160,8 @@ TEST_P(DiskIdentity, WhateverIsReused) {
     std::printf(
         "%zu prompts; from memory %d tokens; partial pages %d, from the disk %d after a "
         "restart and %d after eviction, evicted and recomputed %d\n",
-        prompts_.size(), n_reused_, n_partial_, n_after_restart_, n_after_eviction_, n_recomputed_);
+        prompts_->n_prompts(), n_reused_, n_partial_, n_after_restart_, n_after_eviction_,
+        n_recomputed_);
   }
   sessions_.clear();
   engine_->cache().evict_all();

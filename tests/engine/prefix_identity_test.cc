@@ -54,37 +54,21 @@ class PrefixIdentity : public ::testing::TestWithParam<Setting> {
     options.codec_k = options.codec_v = setting.codec;
     options.n_batch = setting.n_batch;
     cold_ = std::make_unique<Cold>(setting.file, options);
+    prompts_.emplace(cold_->vocab_size(), 30, 5);
     options.page_tokens = setting.page_tokens;
     options.prefix_bytes = kPlenty;
     engine_ = load(setting.file, options);
   }
 
-  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint32_t>(n)); }
+  int below(int n) { return prompts_->below(n); }
   Session& any_session() {
     return *sessions_[static_cast<std::size_t>(below(static_cast<int>(sessions_.size())))];
   }
 
-  /// Begins like an earlier one, as often as not in the middle of a page.
-  Tokens random_prompt() {
-    Tokens prompt;
-    if (!prompts_.empty() && below(8) != 0) {
-      prompt = prompts_[static_cast<std::size_t>(below(static_cast<int>(prompts_.size())))];
-      if (below(3) != 0) {
-        prompt.resize(static_cast<std::size_t>(below(static_cast<int>(prompt.size())) + 1));
-      }
-    }
-    const int n_new = prompt.empty() ? 30 + below(100) : below(40);
-    for (int i = 0; i < n_new && prompt.size() < 220; ++i) {
-      prompt.push_back(below(cold_->vocab_size()));
-    }
-    return prompt;
-  }
-
   void prompt(Session& session) {
-    const Tokens tokens = random_prompt();
+    const Tokens tokens = prompts_->next();
     const auto report = session.prompt(tokens);
     ASSERT_TRUE(report) << report.error().message;
-    prompts_.push_back(tokens);
     ASSERT_EQ(report->n_reused + report->n_computed, static_cast<int>(tokens.size()));
     n_reused_ += report->n_reused;
     if (report->n_reused % GetParam().page_tokens != 0) ++n_partial_;
@@ -99,8 +83,7 @@ class PrefixIdentity : public ::testing::TestWithParam<Setting> {
   std::unique_ptr<Cold> cold_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Session>> sessions_;
-  std::vector<Tokens> prompts_;
-  std::mt19937 random_{5};
+  std::optional<RandomPrompts> prompts_;
   int n_reused_ = 0, n_partial_ = 0;
 };
 
@@ -114,7 +97,7 @@ TEST_P(PrefixIdentity, WhateverIsReused) {
       ASSERT_NO_FATAL_FAILURE(prompt(any_session()));
     } else if (choice < 75) {
       auto fork = std::make_unique<Session>(any_session().fork().value());
-      for (int k = below(4); k >= 0; --k) ASSERT_TRUE(fork->push(below(cold_->vocab_size())));
+      for (int k = below(4); k >= 0; --k) ASSERT_TRUE(fork->push(prompts_->token()));
       ASSERT_NO_FATAL_FAILURE(expect_bits(*fork));
       sessions_.push_back(std::move(fork));
     } else if (choice < 85) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,40 @@ class Cold {
  private:
   std::unique_ptr<Engine> engine_;
   std::map<Tokens, std::vector<float>> known_;
+};
+
+/// Prompts of up to 220 tokens that mostly begin like an earlier one, as often as not in the middle
+/// of a page.
+class RandomPrompts {
+ public:
+  RandomPrompts(int vocab_size, int least, std::uint32_t seed)
+      : vocab_size_(vocab_size), least_(least), random_(seed) {}
+
+  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint32_t>(n)); }
+  TokenId token() { return below(vocab_size_); }
+  Tokens next() {
+    Tokens prompt;
+    if (!prompts_.empty() && below(8) != 0) {
+      prompt = prompts_[static_cast<std::size_t>(below(static_cast<int>(prompts_.size())))];
+      if (below(3) != 0) {
+        prompt.resize(static_cast<std::size_t>(below(static_cast<int>(prompt.size())) + 1));
+      }
+    }
+    n_shared_ = static_cast<int>(prompt.size());
+    const int n_new = prompt.empty() ? least_ + below(100) : below(40);
+    for (int i = 0; i < n_new && prompt.size() < 220; ++i) prompt.push_back(token());
+    prompts_.push_back(prompt);
+    return prompt;
+  }
+  std::size_t n_prompts() const { return prompts_.size(); }
+  /// Tokens that the newest prompt has in common with an earlier one, at least.
+  int n_shared() const { return n_shared_; }
+
+ private:
+  const int vocab_size_, least_;
+  std::mt19937 random_;
+  std::vector<Tokens> prompts_;
+  int n_shared_ = 0;
 };
 
 }  // namespace kvasir::engine::testing

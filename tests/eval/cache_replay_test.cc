@@ -1,13 +1,13 @@
 // Replays of tiny traces, counted by hand, and the trace that the policies are judged by.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "base/env.h"
 #include "eval/cache_replay.h"
 #include "eval/replay_plot.h"
+#include "support/shared_data.h"
 
 namespace kvasir::eval {
 namespace {
@@ -169,11 +169,9 @@ std::vector<double> hit_rates(const RequestTrace& trace, EvictionPolicy policy) 
 }
 
 TEST(CacheReplay, OfMooncakesConversationsCostFindsNoLessThanLru) {
-  const char* data = std::getenv("KVASIR_TEST_DATA");
-  if (data == nullptr) GTEST_SKIP() << "KVASIR_TEST_DATA names no folder with traces/";
-  const std::string path = std::string(data) + "/traces/mooncake_conversation.jsonl";
+  const std::string path = testing::shared_data("traces/mooncake_conversation.jsonl").string();
   const auto text = Env::posix().read_file(path, std::uint64_t{64} << 20);
-  if (!text) GTEST_SKIP() << text.error().message;
+  if (!text) GTEST_SKIP() << "no trace in KVASIR_TEST_DATA nor beside the checkout: " << path;
   const auto trace = parse_trace(*text, 512, path);
   ASSERT_TRUE(trace) << trace.error().message;
   // Counted from the file by a script of ten lines.

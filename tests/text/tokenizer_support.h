@@ -18,6 +18,7 @@
 #include "base/env.h"
 #include "gguf/file.h"
 #include "support/gguf_writer.h"
+#include "support/shared_data.h"
 #include "text/tokenizer.h"
 
 namespace kvasir::testing {
@@ -26,15 +27,6 @@ using Ids = std::vector<TokenId>;
 
 inline std::filesystem::path own_data(std::string_view name) {
   return std::filesystem::path(KVASIR_SOURCE_DIR) / "tests" / "data" / name;
-}
-
-/// Third-party data that the repository does not carry; may be absent.
-inline std::filesystem::path shared_data(std::string_view name) {
-  const char* root = std::getenv("KVASIR_TEST_DATA");
-  const std::filesystem::path base =
-      root != nullptr ? std::filesystem::path(root)
-                      : std::filesystem::path(KVASIR_SOURCE_DIR) / ".." / "shared" / "data";
-  return base / name;
 }
 
 inline std::string read_text(const std::filesystem::path& path) {
