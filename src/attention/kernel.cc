@@ -208,6 +208,8 @@ Functions with_codec(cache::CodecId codec, Visit visit) {
       if (has_dot_bf16()) return visit(DotBF16());
 #endif
       return visit(BF16());
+    default:
+      break;
   }
   return {};
 }

@@ -190,6 +190,8 @@ void write_strip(const PagedKvView& kv, Position pos, int n_tokens, const float*
     case CodecId::kBF16:
       write_k<BF16Codec>(kv, pos, n_tokens, k, row_stride);
       break;
+    default:
+      break;
   }
   if (v == nullptr) return;  // K alone
   switch (kv.codec_v) {
@@ -201,6 +203,8 @@ void write_strip(const PagedKvView& kv, Position pos, int n_tokens, const float*
       break;
     case CodecId::kBF16:
       write_v<BF16Codec>(kv, pos, n_tokens, v, row_stride);
+      break;
+    default:
       break;
   }
 }
@@ -241,28 +245,7 @@ float decode(CodecId codec, const std::uint8_t* values, std::size_t value_idx) {
   return codec == CodecId::kF16 ? simd::f16_to_f32(bits) : simd::bf16_to_f32(bits);
 }
 
-struct CodecName {
-  CodecId codec;
-  std::string_view name;
-};
-constexpr CodecName kCodecNames[] = {
-    {CodecId::kF32, "f32"}, {CodecId::kF16, "f16"}, {CodecId::kBF16, "bf16"}};
-
 }  // namespace
-
-std::string_view codec_name(CodecId codec) {
-  for (const CodecName& entry : kCodecNames) {
-    if (entry.codec == codec) return entry.name;
-  }
-  return "?";
-}
-
-std::optional<CodecId> parse_codec(std::string_view name) {
-  for (const CodecName& entry : kCodecNames) {
-    if (entry.name == name) return entry.codec;
-  }
-  return std::nullopt;
-}
 
 void write_kv(const PagedKvView& kv, Position first_pos, int n_tokens, const float* k,
               const float* v, std::size_t row_stride) {

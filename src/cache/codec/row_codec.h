@@ -11,10 +11,6 @@
 
 namespace kvasir::cache {
 
-/// "f32", "f16", "bf16".
-std::string_view codec_name(CodecId codec);
-std::optional<CodecId> parse_codec(std::string_view name);
-
 /// Writes K and V of `n_tokens` tokens at positions `first_pos`...
 ///
 /// Shapes    k, v: row i at `k + i * row_stride` floats, each [n_kv_heads][head_dim]

@@ -30,6 +30,8 @@ std::size_t codec_value_bytes(CodecId codec) {
     case CodecId::kF16:
     case CodecId::kBF16:
       return 2;
+    default:
+      break;
   }
   KVASIR_CHECK(false && "unknown codec");
   return 0;

@@ -15,14 +15,12 @@
 #include <cstdint>
 
 #include "base/result.h"
+#include "cache/codec/codec.h"
 
 namespace kvasir::cache {
 
 /// Tokens that a K tile keeps side by side; every page holds whole strips.
 inline constexpr int kStripTokens = 16;
-
-/// Stable numbers: part of every stored key.
-enum class CodecId : std::uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3 };
 
 /// Split: a tile is contiguous (one head's strips one after the other).
 /// Interleaved: all heads of a strip (K) or of a token (V) lie side by side.

@@ -1,0 +1,32 @@
+#include "cache/codec/codec.h"
+
+namespace kvasir::cache {
+namespace {
+
+struct CodecName {
+  CodecId codec;
+  std::string_view name;
+};
+constexpr CodecName kCodecNames[] = {
+    {CodecId::kF32, "f32"},     {CodecId::kF16, "f16"},         {CodecId::kBF16, "bf16"},
+    {CodecId::kInt8, "int8"},   {CodecId::kInt8G64, "int8-g64"}, {CodecId::kTile3, "tile3"},
+    {CodecId::kTile4, "tile4"}, {CodecId::kTile5, "tile5"},
+};
+
+}  // namespace
+
+std::string_view codec_name(CodecId codec) {
+  for (const CodecName& entry : kCodecNames) {
+    if (entry.codec == codec) return entry.name;
+  }
+  return "?";
+}
+
+std::optional<CodecId> parse_codec(std::string_view name) {
+  for (const CodecName& entry : kCodecNames) {
+    if (entry.name == name) return entry.codec;
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvasir::cache
