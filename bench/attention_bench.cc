@@ -48,19 +48,9 @@ struct Cache {
     std::mt19937 random(2);
     for (float& value : values) value = static_cast<float>(random()) * 0x1p-31f - 1.0f;
     for (int layer = 0; layer < kLayers; ++layer) {
-      views[layer] = {frames.data(),
-                      n_tokens,
-                      geometry.strips_per_page(),
-                      kKvHeads,
-                      kHeadDim,
-                      codec,
-                      codec,
-                      geometry.k_offset(layer),
-                      geometry.v_offset(layer),
-                      geometry.k_head_stride(),
-                      geometry.k_strip_stride(),
-                      geometry.v_head_stride(),
-                      geometry.v_row_stride()};
+      views[layer] = cache::view_of(geometry, layer);
+      views[layer].rows.frames = frames.data();
+      views[layer].n_tokens = n_tokens;
       cache::write_kv(views[layer], 0, n_tokens, values.data(), values.data(),
                       std::size_t{kKvHeads} * kHeadDim);
     }

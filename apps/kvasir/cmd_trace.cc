@@ -106,7 +106,7 @@ Result<std::vector<Hop>> trace(const TraceFlags& flags, engine::Engine& engine) 
                    session.n_tokens() - 1,
                    (session.n_tokens() - 1) / (view.strips_per_page * cache::kStripTokens),
                    (session.n_tokens() - 1) % (view.strips_per_page * cache::kStripTokens), row[0],
-                   row[1], row[2], cache::codec_name(view.codec_k)),
+                   row[1], row[2], cache::codec_name(view.rows.k.codec)),
        {{"k", std::vector<float>(row.begin(), row.begin() + 3)}}});
 
   std::string best;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "attention/coded_kernel.h"
 #include "attention/work.h"
 #include "simd/targets.h"
 
@@ -20,11 +21,12 @@
 // clang-format on
 #include "attention/direct-inl.h"
 #include "attention/lanes-inl.h"
-#include "attention/segment-inl.h"
+#include "attention/segment.h"
 #include "attention/softmax-inl.h"
 #include "attention/staged-inl.h"
 #include "attention/terms-inl.h"
 #include "attention/tiles-inl.h"
+#include "simd/hadamard-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
@@ -47,7 +49,8 @@ const float* prepare_query(const float* HWY_RESTRICT q, int head_dim, float* HWY
 
 /// q of a tile: [head_dim][rows] (paired: [head_dim / 2][rows]), so that one step reads neighbours.
 template <class K>
-void pack_queries(const Block& block, const Tiles& tiles, float* HWY_RESTRICT packed) {
+void pack_queries(const Block& block, const Tiles& tiles, const Work& work) {
+  float* HWY_RESTRICT packed = work.q;
   const int head_dim = block.params->head_dim;
   const int n_factors = factor_of<K>(head_dim);
   HWY_ALIGN float prepared[kMaxDirectHeads][kMaxHeadDim];
@@ -96,41 +99,51 @@ void find_visible(const Block& block, int index, Row* rows, Segment& segment) {
   segment.strip_end = (segment.token_end + 15) / 16;
 }
 
-/// Walks the page table strip by strip, without a division per strip.
+/// Walks the page tables strip by strip, without a division per strip.
 class StripWalk {
  public:
-  StripWalk(const cache::PagedKvView& kv, int strip, int head)
-      : kv_(kv),
-        frame_(kv.frames + strip / kv.strips_per_page),
-        in_page_(strip % kv.strips_per_page),
-        k_offset_(kv.k_offset + static_cast<std::size_t>(head) * kv.k_head_stride),
-        v_offset_(kv.v_offset + static_cast<std::size_t>(head) * kv.v_head_stride) {}
-  const std::uint8_t* k() const {
-    return *frame_ + k_offset_ + static_cast<std::size_t>(in_page_) * kv_.k_strip_stride;
+  StripWalk(const Block& block, int strip)
+      : kv_(*block.kv),
+        query_tile_(block.query_tile),
+        head_(block.kv_head),
+        strip_(strip),
+        page_(strip / kv_.strips_per_page),
+        in_page_(strip % kv_.strips_per_page) {}
+  bool is_tile() const {
+    return kv_.has_tiles() && kv_.reads_tile(strip_ / kTileStrips, query_tile_);
   }
-  const std::uint8_t* v() const {
-    return *frame_ + v_offset_ + static_cast<std::size_t>(in_page_) * 16 * kv_.v_row_stride;
-  }
+  const std::uint8_t* k() const { return frame() + set().k.strip_at(in_page_, head_); }
+  const std::uint8_t* v() const { return frame() + set().v.strip_at(in_page_, head_); }
+  const std::uint8_t* k_meta() const { return frame() + set().k.meta_at(in_page_, head_); }
+  const std::uint8_t* v_meta() const { return frame() + set().v.meta_at(in_page_, head_); }
   void next() {
+    ++strip_;
     if (++in_page_ < kv_.strips_per_page) return;
     in_page_ = 0;
-    ++frame_;
+    ++page_;
   }
 
  private:
+  static constexpr int kTileStrips = cache::kTileTokens / cache::kStripTokens;
+  const cache::PageSet& set() const { return is_tile() ? kv_.tiles : kv_.rows; }
+  const std::uint8_t* frame() const { return set().frames[page_]; }
   const cache::PagedKvView& kv_;
-  std::uint8_t* const* frame_;
-  int in_page_;
-  std::size_t k_offset_, v_offset_;
+  int query_tile_, head_, strip_, page_, in_page_;
 };
 
 /// Looks the segment's strips up in the page table; when the task goes on to the next segment, that
 /// one's K strips that are fetched early as well.
 void find_strips(const Block& block, int index, bool goes_on, Segment& segment) {
-  StripWalk walk(*block.kv, index * kSegmentStrips + segment.strip_begin, block.kv_head);
+  const bool has_meta = cache::is_coded(block.kv->rows.k.codec) ||
+                        cache::is_coded(block.kv->rows.v.codec);
+  StripWalk walk(block, index * kSegmentStrips + segment.strip_begin);
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip, walk.next()) {
     segment.k[strip] = walk.k();
     segment.v[strip] = walk.v();
+    if (!has_meta) continue;
+    segment.k_meta[strip] = walk.k_meta();
+    segment.v_meta[strip] = walk.v_meta();
+    segment.is_tile[strip / kChunkStrips] = walk.is_tile();
   }
   const int next = (index + 1) * kSegmentStrips;
   const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
@@ -172,32 +185,42 @@ void softmax_rows(const Work& work, int n_rows, float softcap, std::size_t recor
   }
 }
 
-template <class K, class V>
-void attend_segment(const Block& block, const Segment& segment, const Shape& shape,
-                    const Tiles& tiles, const Work& work) {
-  const float softcap = block.params->softcap;
+template <class K>
+void score_keys(const Block& block, const Segment& segment, const Shape& shape, const Tiles& tiles,
+                const Work& work) {
   if (block.is_direct()) {
     const auto score = choose_score_direct<K>(block.heads_per_kv_head());
-    const auto weigh = choose_weigh_direct<V>(block.heads_per_kv_head());
     for_each_chunk<false>(segment, shape, [&](const Chunk& c) { score(c, shape, work); });
-    softmax_rows<V>(work, shape.n_rows, softcap, shape.record_stride);
-    for_each_chunk<true>(segment, shape, [&](const Chunk& c) { weigh(c, segment, shape, work); });
-    return;
+  } else {
+    score_staged<K>(segment, shape, tiles, work);
   }
-  score_staged<K>(segment, shape, tiles, work);
-  softmax_rows<V>(work, shape.n_rows, softcap, shape.record_stride);
-  weigh_staged<V>(segment, shape, tiles, work);
 }
 
-/// What depends on the codecs.
+template <class V>
+void weigh_values(const Block& block, const Segment& segment, const Shape& shape,
+                  const Tiles& tiles, const Work& work) {
+  softmax_rows<V>(work, shape.n_rows, block.params->softcap, shape.record_stride);
+  if (block.is_direct()) {
+    const auto weigh = choose_weigh_direct<V>(block.heads_per_kv_head());
+    for_each_chunk<true>(segment, shape, [&](const Chunk& c) { weigh(c, segment, shape, work); });
+  } else {
+    weigh_staged<V>(segment, shape, tiles, work);
+  }
+}
+
+/// The steps on a segment, by the codecs of K and V.
+using PackFunction = void (*)(const Block&, const Tiles&, const Work&);
+using StepFunction = void (*)(const Block&, const Segment&, const Shape&, const Tiles&,
+                              const Work&);
 struct Functions {
-  void (*pack_queries)(const Block&, const Tiles&, float*);
-  void (*attend_segment)(const Block&, const Segment&, const Shape&, const Tiles&, const Work&);
+  PackFunction pack_queries = nullptr;
+  StepFunction score = nullptr;
+  StepFunction weigh = nullptr;
 };
 
 /// Calls visit(value) with a value of the type that `codec` is stored and multiplied as.
 template <class Visit>
-Functions with_codec(cache::CodecId codec, Visit visit) {
+void with_codec(cache::CodecId codec, Visit visit) {
   switch (codec) {
     case cache::CodecId::kF32:
       return visit(float());
@@ -211,15 +234,21 @@ Functions with_codec(cache::CodecId codec, Visit visit) {
     default:
       break;
   }
-  return {};
 }
 
-Functions choose_functions(cache::CodecId codec_k, cache::CodecId codec_v) {
-  return with_codec(codec_k, [codec_v](auto k) {
-    return with_codec(codec_v, [](auto v) {
-      return Functions{pack_queries<decltype(k)>, attend_segment<decltype(k), decltype(v)>};
-    });
+void weigh_coded(const Block& block, const Segment& segment, const Shape& shape, const Tiles&,
+                 const Work& work) {
+  weigh_coded_values(block, segment, shape, work);
+}
+
+Functions choose_functions(const cache::PagedKvView& kv) {
+  Functions functions{pack_coded_queries, score_coded_keys, weigh_coded};
+  with_codec(kv.rows.k.codec, [&](auto k) {
+    functions.pack_queries = pack_queries<decltype(k)>;
+    functions.score = score_keys<decltype(k)>;
   });
+  with_codec(kv.rows.v.codec, [&](auto v) { functions.weigh = weigh_values<decltype(v)>; });
+  return functions;
 }
 
 void write_row(const Block& block, int row, const float* record) {
@@ -233,6 +262,10 @@ void write_row(const Block& block, int row, const float* record) {
   for (std::size_t d = 0; d < head_dim; d += kLanesOf<Tag8>) {
     hn::StoreU(hn::Mul(hn::LoadU(tag, record + kRecordHeader + d), factor), tag, out + d);
   }
+  // Weighing and the transform are linear: it is undone once, at the end.
+  if (cache::is_hadamard(block.kv->rows.v.codec)) {
+    simd::HWY_NAMESPACE::Hadamard(out, block.params->head_dim);
+  }
 }
 
 void clear_headers(float* records, int n_rows, std::size_t record_stride) {
@@ -244,27 +277,25 @@ void clear_headers(float* records, int n_rows, std::size_t record_stride) {
 void attend_segments(const Block& block, int segment_begin, int segment_end, std::uint8_t* memory) {
   const cache::PagedKvView& kv = *block.kv;
   const int head_dim = block.params->head_dim;
-  const std::size_t k_value = cache::codec_value_bytes(kv.codec_k);
-  const std::size_t v_value = cache::codec_value_bytes(kv.codec_v);
   Shape shape;
   shape.head_dim = head_dim;
   shape.n_rows = block.n_rows();
   shape.n_kv_heads = block.n_kv_heads;
   shape.scale = block.params->scale;
-  shape.k_head_stride = kv.k_head_stride;
-  shape.v_head_stride = kv.v_head_stride;
-  shape.v_row_stride = kv.v_row_stride;
-  shape.k_strip_bytes = static_cast<std::size_t>(head_dim) * 16 * k_value;
-  shape.v_row_bytes = static_cast<std::size_t>(head_dim) * v_value;
+  shape.k_head_stride = kv.rows.k.head_stride;
+  shape.v_head_stride = kv.rows.v.head_stride;
+  shape.v_row_stride = kv.rows.v.row_stride();
+  shape.k_strip_bytes = cache::code_bytes(kv.rows.k.codec, head_dim, 16);
+  shape.v_row_bytes = cache::code_bytes(kv.rows.v.codec, head_dim, 16) / 16;
   shape.record_stride = record_floats(head_dim);
 
   std::size_t bytes = 0;
   Work work = lay_out_work(memory, head_dim, shape.n_rows, &bytes);
   // Direct: a tile per kv head.
   const Tiles tiles(shape.n_rows, block.is_direct() ? block.heads_per_kv_head() : kTileRows);
-  const Functions functions = choose_functions(kv.codec_k, kv.codec_v);
+  const Functions functions = choose_functions(kv);
   if (*work.q_of != &block) {  // a thread often does several tasks of a block in turn
-    functions.pack_queries(block, tiles, work.q);
+    functions.pack_queries(block, tiles, work);
     *work.q_of = &block;
   }
   if (block.partials == nullptr) clear_headers(work.records, shape.n_rows, shape.record_stride);
@@ -278,7 +309,8 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
     }
     find_visible(block, index, work.rows, segment);
     find_strips(block, index, index + 1 < segment_end, segment);
-    functions.attend_segment(block, segment, shape, tiles, work);
+    functions.score(block, segment, shape, tiles, work);
+    functions.weigh(block, segment, shape, tiles, work);
   }
   if (block.partials != nullptr) return;
   for (int row = 0; row < shape.n_rows; ++row) {

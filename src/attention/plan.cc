@@ -1,6 +1,7 @@
 #include "attention/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <new>
 
@@ -69,9 +70,19 @@ int kv_heads_together(const AttentionParams& params, const QueryRows& entry, int
 /// which nobody writes to any more.
 int shared_segments(const QueryRows& a, const QueryRows& b) {
   const int page_tokens = a.kv.strips_per_page * cache::kStripTokens;
-  const int n_full = std::min(a.first_pos, b.first_pos) / page_tokens;
-  const auto [end, unused] = std::mismatch(a.kv.frames, a.kv.frames + n_full, b.kv.frames);
-  return static_cast<int>(end - a.kv.frames) * page_tokens / kSegmentTokens;
+  int n_tokens = std::min(a.first_pos, b.first_pos);
+  if (a.kv.has_tiles()) {  // what both read as tiles, but for the first pages
+    n_tokens = std::max(0, (n_tokens / cache::kTileTokens - a.kv.n_tail_tiles)) * cache::kTileTokens;
+  }
+  int n_pages = 0;
+  for (; n_pages < n_tokens / page_tokens; ++n_pages) {
+    const bool is_sink = n_pages * page_tokens < a.kv.n_sink_tiles * cache::kTileTokens;
+    if ((!a.kv.has_tiles() || is_sink) && a.kv.rows.frames[n_pages] != b.kv.rows.frames[n_pages]) {
+      break;
+    }
+    if (a.kv.has_tiles() && a.kv.tiles.frames[n_pages] != b.kv.tiles.frames[n_pages]) break;
+  }
+  return n_pages * page_tokens / kSegmentTokens;
 }
 
 /// Lone rows side by side whose histories begin with the same segments.
@@ -108,34 +119,52 @@ void for_prefix_blocks(const AttentionParams& params, std::span<const QueryRows>
   block.n_heads = params.n_heads / first.kv.n_kv_heads;
   block.first_pos = group.n_segments * kSegmentTokens - 1;  // every row sees all of it
   block.n_positions = group.n_entries;
+  block.query_tile = std::numeric_limits<int>::max();  // far from all of it
   block.segment_end = group.n_segments;
   block.is_prefix = true;
   for (; block.kv_head < first.kv.n_kv_heads; ++block.kv_head) visit(block, first.first_row);
 }
 
-/// The blocks of one entry from segment `prefix.n_segments` on.
+/// Equal blocks of `n_rows` rows of an entry from row `first_row` on.
+template <class Visit>
+void for_run_blocks(const AttentionParams& params, const QueryRows& entry, int first_row,
+                    int n_rows, int max_rows, Block block, Visit visit) {
+  const BlockSize size = size_blocks(n_rows, block.n_heads / block.n_kv_heads, max_rows);
+  for (int i = 0; i < size.n_blocks; ++i) {
+    const int first = i * size.n_positions;
+    block.first_pos = entry.first_pos + first_row + first;
+    block.n_positions = std::min(size.n_positions, n_rows - first);
+    block.query_tile = block.first_pos / cache::kTileTokens;
+    const Position last = block.first_pos + block.n_positions - 1;
+    block.segment_begin =
+        std::max(block.prefix.n_segments, first_visible(params, block.first_pos) / kSegmentTokens);
+    block.segment_end = last / kSegmentTokens + 1;
+    visit(block, entry.first_row + first_row + first);
+  }
+}
+
+/// The blocks of one entry from segment `prefix.n_segments` on. Where K or V has tiles, no block
+/// has queries of two of them, which read different tiles.
 template <class Visit>
 void for_entry_blocks(const AttentionParams& params, const QueryRows& entry, int max_rows,
                       int n_together, const PrefixRecords& prefix, Visit visit) {
   const int n_heads = params.n_heads / entry.kv.n_kv_heads;
-  const BlockSize size = size_blocks(entry.n_rows, n_heads, max_rows);
   for (int kv_head = 0; kv_head < entry.kv.n_kv_heads; kv_head += n_together) {
-    for (int i = 0; i < size.n_blocks; ++i) {
-      Block block;
-      const int first = i * size.n_positions;
-      block.params = &params;
-      block.kv = &entry.kv;
-      block.kv_head = kv_head;
-      block.n_kv_heads = std::min(n_together, entry.kv.n_kv_heads - kv_head);
-      block.n_heads = n_heads * block.n_kv_heads;
-      block.first_pos = entry.first_pos + first;
-      block.n_positions = std::min(size.n_positions, entry.n_rows - first);
-      block.prefix = prefix;
-      const Position last = block.first_pos + block.n_positions - 1;
-      block.segment_begin =
-          std::max(prefix.n_segments, first_visible(params, block.first_pos) / kSegmentTokens);
-      block.segment_end = last / kSegmentTokens + 1;
-      visit(block, entry.first_row + first);
+    Block block;
+    block.params = &params;
+    block.kv = &entry.kv;
+    block.kv_head = kv_head;
+    block.n_kv_heads = std::min(n_together, entry.kv.n_kv_heads - kv_head);
+    block.n_heads = n_heads * block.n_kv_heads;
+    block.prefix = prefix;
+    for (int first = 0; first < entry.n_rows;) {
+      int n_rows = entry.n_rows - first;
+      if (entry.kv.has_tiles()) {
+        const int left = cache::kTileTokens - (entry.first_pos + first) % cache::kTileTokens;
+        n_rows = std::min(n_rows, left);
+      }
+      for_run_blocks(params, entry, first, n_rows, max_rows, block, visit);
+      first += n_rows;
     }
   }
 }

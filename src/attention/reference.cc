@@ -25,7 +25,7 @@ void attend_row(const AttentionParams& params, const cache::PagedKvView& kv, int
   const Position first = params.window > 0 ? std::max(0, pos - params.window + 1) : 0;
   std::vector<float> row(head_dim);
   std::vector<float> rounded_q(q, q + head_dim);
-  if (kv.codec_k == cache::CodecId::kBF16) {
+  if (kv.rows.k.codec == cache::CodecId::kBF16) {
     for (float& value : rounded_q) value = simd::bf16_to_f32(simd::f32_to_bf16(value));
   }
   std::vector<double> scores;

@@ -16,7 +16,7 @@
 
 #include "attention/kernel.h"
 #include "attention/lanes-inl.h"
-#include "attention/segment-inl.h"
+#include "attention/segment.h"
 #include "attention/tiles-inl.h"
 #include "attention/work.h"
 #include "hwy/cache_control.h"

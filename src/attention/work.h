@@ -28,6 +28,22 @@ struct Row {
   bool is_visible() const { return begin < end; }
 };
 
+/// Groups of channels with a scale of their own at most (cache::channel_groups).
+inline constexpr int kMaxGroups = 4;
+/// A row's factors in codes: per strip of 16 tokens their upper 7 bits, then their lower 7.
+inline constexpr int kPlaneBytes = 2 * kSegmentTokens;
+
+/// A row of q in codes.
+struct CodedQuery {
+  float factor = 0.0f;                  ///< of a code, times the scale of scores
+  std::int32_t minus_sum[kMaxGroups]{};  ///< of the codes of each group of channels, negative
+};
+
+/// What a row's sums of codes of V are worth, of the group of channels at hand.
+struct CodedValues {
+  float scale = 0.0f, centre = 0.0f;
+};
+
 static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * kMaxHeadDim);
 
 struct Work {
@@ -38,6 +54,10 @@ struct Work {
   float* k = nullptr;            ///< [kStagedStrips][head_dim][16]
   float* v = nullptr;   ///< [kStagedPanels][kPanelFloats]; direct: values of [n_rows] so far
   Row* rows = nullptr;  ///< [n_rows]
+  // Coded K and V (coded_kernel.cc). Codes of q lie in `q`.
+  CodedQuery* queries = nullptr;   ///< [n_rows]
+  CodedValues* values = nullptr;   ///< [n_rows]
+  std::uint8_t* planes = nullptr;  ///< [n_rows][kPlaneBytes]
 };
 
 /// Lays the buffers out in `memory`; sets `*bytes` to what they need. `memory` may be null.
@@ -61,6 +81,9 @@ inline Work lay_out_work(std::uint8_t* memory, int head_dim, int n_rows, std::si
   work.k = take_floats(kStagedStrips * channels * cache::kStripTokens);
   work.v = take_floats(kStagedPanels * kPanelFloats);
   work.rows = reinterpret_cast<Row*>(take(rows * sizeof(Row)));
+  work.queries = reinterpret_cast<CodedQuery*>(take(rows * sizeof(CodedQuery)));
+  work.values = reinterpret_cast<CodedValues*>(take(rows * sizeof(CodedValues)));
+  work.planes = take(rows * kPlaneBytes);
   *bytes = used;
   return work;
 }

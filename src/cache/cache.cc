@@ -60,24 +60,64 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const CacheOptions& options, By
     if (group.window < 0) {
       return invalid(fmt::format("window; got {} tokens, want 0 (all) or more", group.window));
     }
-    KVASIR_ASSIGN_OR_RETURN(
-        const PageGeometry geometry,
-        PageGeometry::create({.shape = {.n_layers = static_cast<int>(group.layers.size()),
-                                        .n_kv_heads = group.n_kv_heads,
-                                        .head_dim = group.head_dim},
-                              .codec_k = options.codec_k,
-                              .codec_v = options.codec_v,
-                              .page_tokens = options.page_tokens,
-                              .head_order = options.head_order}));
-    impl->groups.push_back(std::make_unique<Impl::Group>(group, geometry, budget));
+    KVASIR_RETURN_IF_ERROR(impl->add_groups(group));
   }
   return std::unique_ptr<KvCache>(new KvCache(std::move(impl)));
+}
+
+Status KvCache::Impl::add_groups(const GroupSpec& spec) {
+  PageGeometry::Options wanted{.shape = {.n_layers = static_cast<int>(spec.layers.size()),
+                                         .n_kv_heads = spec.n_kv_heads,
+                                         .head_dim = spec.head_dim},
+                               .codec_k = options.codec_k,
+                               .codec_v = options.codec_v,
+                               .layer_codecs = {},
+                               .page_tokens = options.page_tokens,
+                               .head_order = options.head_order};
+  std::vector<LayerCodecs> codecs, rows;
+  bool has_tiles = false;
+  for (const int layer : spec.layers) {
+    codecs.push_back(options.layer_codecs.empty()
+                         ? LayerCodecs{options.codec_k, options.codec_v}
+                         : options.layer_codecs[static_cast<std::size_t>(layer)]);
+    rows.push_back({row_codec_of(codecs.back().k), row_codec_of(codecs.back().v)});
+    has_tiles = has_tiles || codecs.back() != rows.back();
+  }
+  wanted.layer_codecs = codecs;
+  KVASIR_ASSIGN_OR_RETURN(const PageGeometry geometry, PageGeometry::create(wanted));
+  if (!has_tiles) {
+    for (const int layer : spec.layers) {
+      layers[static_cast<std::size_t>(layer)].group_idx = static_cast<int>(groups.size());
+    }
+    groups.push_back(std::make_unique<Group>(spec, geometry, budget));
+    return {};
+  }
+  wanted.layer_codecs = rows;
+  KVASIR_ASSIGN_OR_RETURN(const PageGeometry row_geometry, PageGeometry::create(wanted));
+  groups.push_back(std::make_unique<Group>(spec, row_geometry, budget));
+  Group& tail = *groups.back();
+  tail.has_tail = true;
+  tail.n_tail_tiles = options.n_tail_tiles;
+  // A window passes the first tokens by as others.
+  if (spec.window == 0) {
+    tail.n_pinned = pages_for(options.n_sink_tiles * kTileTokens, options.page_tokens);
+  }
+  groups.push_back(std::make_unique<Group>(spec, geometry, budget));
+  const auto n_groups = static_cast<int>(groups.size());
+  for (const int layer : spec.layers) {
+    LayerPlace& place = layers[static_cast<std::size_t>(layer)];
+    place.group_idx = n_groups - 2;
+    place.tile_group_idx = n_groups - 1;
+  }
+  return {};
 }
 
 Sequence KvCache::open() {
   auto state = std::make_unique<Sequence::State>(*impl_);
   state->tables.reserve(impl_->groups.size());
-  for (auto& group : impl_->groups) state->tables.emplace_back(group->pool, group->geometry);
+  for (auto& group : impl_->groups) {
+    state->tables.emplace_back(group->pool, group->geometry, group->n_pinned);
+  }
   return Sequence(std::move(state));
 }
 
@@ -99,7 +139,8 @@ MemorySummary KvCache::memory_summary() const {
     }
     for (const Sequence::State* state : impl_->open) {
       const PageTable& table = state->tables[g];
-      for (int i = table.first_live(); i < table.n_pages(); ++i) {
+      for (int i = 0; i < table.n_pages(); ++i) {
+        if (!table.is_live(i)) continue;
         int& filled = n_filled[table.page(i)];
         filled = std::max(filled, std::min(page_tokens, state->n_tokens - i * page_tokens));
       }
@@ -148,10 +189,10 @@ void KvCache::check_invariants() const {
       const PageTable& table = state->tables[g];
       KVASIR_CHECK(table.n_pages() == pages_for(state->n_tokens, page_tokens));
       // I4; a query that sees none of the history needs no page of it.
-      const int first = first_visible(state->n_tokens, group.spec.window);
+      const int first = group.first_read(state->n_tokens);
       KVASIR_CHECK(first / page_tokens >= table.first_live() || first == state->n_tokens);
       for (int i = 0; i < table.n_pages(); ++i) {
-        const bool live = i >= table.first_live();
+        const bool live = table.is_live(i);
         KVASIR_CHECK(live == (table.page(i) != kNoPage));
         KVASIR_CHECK(table.frames()[i] == (live ? group.pool.frame(table.page(i)) : nullptr));
         if (live) ++owners[table.page(i)];

@@ -35,7 +35,7 @@ namespace kvasir::cache {
 class DiskTier;
 class LoadBehind;
 
-/// Layers that share one page table: same shape, same window.
+/// Layers that share their page tables: same shape, same window.
 struct GroupSpec {
   std::vector<int> layers;  ///< the model's layer numbers, ascending
   int n_kv_heads = 0;
@@ -47,6 +47,10 @@ struct CacheOptions {
   std::vector<GroupSpec> groups;  ///< every layer of the model in exactly one group
   CodecId codec_k = CodecId::kF16;
   CodecId codec_v = CodecId::kF16;
+  std::vector<LayerCodecs> layer_codecs;  ///< by layer number; empty: these two for all
+  /// Of layers with a tile codec, the tiles of 64 tokens that a query reads as int8 rows: the first
+  /// ones of its history, and the last ones before its own.
+  int n_sink_tiles = 1, n_tail_tiles = 1;
   int page_tokens = 32;
   HeadOrder head_order = HeadOrder::kSplit;
   /// The most that pages of the prefix tree may take, those that open sequences use as well

@@ -1,6 +1,7 @@
 // What stands behind the facade of cache.h; included by this room's own files only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -18,12 +19,21 @@ namespace kvasir::cache {
 class KvCache::Impl {
  public:
   /// Layers with one page table per sequence, and the frames of those tables.
+  /// Layers with tile codecs have two: one of their rows, and one of their tiles.
   struct Group {
     Group(GroupSpec group_spec, const PageGeometry& group_geometry, ByteBudget& budget)
         : spec(std::move(group_spec)),
           geometry(group_geometry),
           pool(group_geometry.frame_bytes(), budget) {}
+    /// The first token that a query at position `n_tokens` reads, but for pinned pages.
+    int first_read(int n_tokens) const {
+      if (has_tail) return std::max(0, (n_tokens / kTileTokens - n_tail_tiles) * kTileTokens);
+      return spec.window == 0 || n_tokens < spec.window ? 0 : n_tokens - spec.window + 1;
+    }
     GroupSpec spec;
+    bool has_tail = false;  ///< rows, of which only those beside tiles are read
+    int n_tail_tiles = 0;
+    int n_pinned = 0;  ///< pages that are always read
     PageGeometry geometry;
     PagePool pool;
     std::vector<bool> in_tree;  ///< by page id: the prefix tree is one of its owners
@@ -32,6 +42,7 @@ class KvCache::Impl {
   struct LayerPlace {
     int group_idx = -1;
     int layer_in_group = 0;
+    int tile_group_idx = -1;  ///< of its tiles; -1: it has none
   };
 
   Impl(CacheOptions cache_options, ByteBudget& byte_budget)
@@ -48,6 +59,8 @@ class KvCache::Impl {
         WriteBehindOptions(), steady_clock);
   }
 
+  /// The group, or groups, of `spec`. Errors: those of PageGeometry::create.
+  Status add_groups(const GroupSpec& spec);
   /// `n` pages of a group, for which unused pages of the prefix tree are given up if need be.
   /// Errors: kExhausted; nothing is allocated.
   Status allocate(std::size_t group_idx, int n, std::vector<PageId>& pages);
@@ -129,10 +142,5 @@ struct Sequence::State {
   void set_path(std::span<const NodeId> nodes);
   void extend_path(NodeId node);
 };
-
-/// The first token that a query at position `n_tokens`, the next one, sees: 0 without a window.
-inline int first_visible(int n_tokens, int window) {
-  return window == 0 || n_tokens < window ? 0 : n_tokens - window + 1;
-}
 
 }  // namespace kvasir::cache

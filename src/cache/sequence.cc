@@ -93,8 +93,8 @@ Status Sequence::truncate(int n_tokens) {
   KVASIR_CHECK(0 <= n_tokens && n_tokens <= state.n_tokens);
   const int page_tokens = state.cache.options.page_tokens;
   for (std::size_t g = 0; g < state.tables.size(); ++g) {
-    const int window = state.cache.groups[g]->spec.window;
-    const int first = first_visible(n_tokens, window);
+    const KvCache::Impl::Group& group = *state.cache.groups[g];
+    const int first = group.first_read(n_tokens);
     // Nothing of the history is visible and no slot of an old page will be written: no page is
     // used.
     if (first == n_tokens && n_tokens % page_tokens == 0) continue;
@@ -103,7 +103,7 @@ Status Sequence::truncate(int n_tokens) {
           ErrorCode::kUnsupported,
           fmt::format("cache: cannot go back to {} tokens: group {} (window {}) has freed "
                       "what they see; got tokens from {} on, want from {}",
-                      n_tokens, g, window, state.tables[g].first_live() * page_tokens, first)};
+                      n_tokens, g, group.spec.window, state.tables[g].first_live() * page_tokens, first)};
     }
   }
   for (PageTable& table : state.tables) table.truncate(n_tokens);
@@ -121,8 +121,8 @@ void Sequence::free_below_windows() {
   KVASIR_CHECK(is_open());
   State& state = *state_;
   for (std::size_t g = 0; g < state.tables.size(); ++g) {
-    const int window = state.cache.groups[g]->spec.window;
-    if (window > 0) state.tables[g].free_below(first_visible(state.n_tokens, window));
+    const KvCache::Impl::Group& group = *state.cache.groups[g];
+    state.tables[g].free_below(group.first_read(state.n_tokens));
   }
 }
 
@@ -133,20 +133,19 @@ std::vector<PagedKvView> Sequence::views() const {
   views.reserve(cache.layers.size());
   for (const KvCache::Impl::LayerPlace& place : cache.layers) {
     const auto group_idx = static_cast<std::size_t>(place.group_idx);
-    const PageGeometry& geometry = cache.groups[group_idx]->geometry;
-    views.push_back({.frames = state_->tables[group_idx].frames(),
-                     .n_tokens = state_->n_tokens,
-                     .strips_per_page = geometry.strips_per_page(),
-                     .n_kv_heads = geometry.shape().n_kv_heads,
-                     .head_dim = geometry.shape().head_dim,
-                     .codec_k = geometry.options().codec_k,
-                     .codec_v = geometry.options().codec_v,
-                     .k_offset = geometry.k_offset(place.layer_in_group),
-                     .v_offset = geometry.v_offset(place.layer_in_group),
-                     .k_head_stride = geometry.k_head_stride(),
-                     .k_strip_stride = geometry.k_strip_stride(),
-                     .v_head_stride = geometry.v_head_stride(),
-                     .v_row_stride = geometry.v_row_stride()});
+    const KvCache::Impl::Group& group = *cache.groups[group_idx];
+    PagedKvView view = view_of(group.geometry, place.layer_in_group);
+    view.rows.frames = state_->tables[group_idx].frames();
+    view.n_tokens = state_->n_tokens;
+    if (place.tile_group_idx >= 0) {
+      const auto tile_idx = static_cast<std::size_t>(place.tile_group_idx);
+      const PageGeometry& tiles = cache.groups[tile_idx]->geometry;
+      view.tiles = {state_->tables[tile_idx].frames(), tiles.k(place.layer_in_group),
+                    tiles.v(place.layer_in_group)};
+      view.n_sink_tiles = group.n_pinned > 0 ? cache.options.n_sink_tiles : 0;
+      view.n_tail_tiles = group.n_tail_tiles;
+    }
+    views.push_back(view);
   }
   return views;
 }

@@ -73,8 +73,10 @@ std::size_t KvCache::Impl::usable_pages(const Match& match, int n_partial) const
     const int n_slots = n_pages == match.nodes.size() ? n_partial : 0;
     const int n_tokens = static_cast<int>(n_pages) * options.page_tokens + n_slots;
     const auto has_all = [&](std::size_t g) {
-      const int first = first_visible(n_tokens, groups[g]->spec.window) / options.page_tokens;
-      for (auto i = static_cast<std::size_t>(first); i < n_pages; ++i) {
+      const int first = groups[g]->first_read(n_tokens) / options.page_tokens;
+      for (std::size_t i = 0; i < n_pages; ++i) {
+        const int page = static_cast<int>(i);
+        if (page < first && page >= groups[g]->n_pinned) continue;
         if (tree->pages(match.nodes[i])[g] == kNoPage) return false;
       }
       return true;
@@ -176,7 +178,7 @@ Sequence KvCache::open(const PageKey& root, std::span<const TokenId> tokens, Mat
     std::vector<PageId> pages;
     for (const NodeId node : match.nodes) pages.push_back(cache.tree->pages(node)[g]);
     if (!copies.empty()) pages.push_back(copies[g]);
-    const int first = first_visible(match.position, cache.groups[g]->spec.window);
+    const int first = cache.groups[g]->first_read(match.position);
     const int n_pages = static_cast<int>(pages.size());
     state.tables[g].begin_with(pages, std::min(first / cache.options.page_tokens, n_pages));
     if (!copies.empty()) cache.groups[g]->pool.drop_owner(copies[g]);  // the table's now

@@ -13,8 +13,8 @@ namespace {
 double kv_bytes(const engine::Engine& engine, const ThroughputRow& row) {
   const model::ModelConfig& config = engine.model().config();
   const engine::EngineOptions& options = engine.options();
-  const double value_bytes = static_cast<double>(cache::codec_value_bytes(options.codec_k) +
-                                                 cache::codec_value_bytes(options.codec_v));
+  const double value_bytes = static_cast<double>(cache::codec_bits(options.codec_k) +
+                                                 cache::codec_bits(options.codec_v)) / 8;
   double n_read = 0;
   for (const bool is_window : config.is_window_layer) {
     int n_seen = row.n_depth + row.n_generate / 2;

@@ -258,6 +258,33 @@ struct Dot {
 #error "dot-inl.h: no byte dot for this SIMD target"
 #endif
 
+/// sum plus the products of four neighbouring bytes each: `positive` in 0..127, `codes` in
+/// -127..127. Two pairs of products fit int16: 2 * 127 * 127 = 32258.
+HWY_INLINE VI32 DotPositive(VI32 sum, Bytes positive, Bytes codes) {
+#if HWY_TARGET == HWY_AVX3_DL
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(positive.raw), "v"(codes.raw));
+  return sum;
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return KeepOrder(hn::Add(sum, AddPairs(MulPairs(positive, codes))));
+#elif HWY_TARGET == HWY_NEON
+  const int8x16_t a = vreinterpretq_s8_u8(positive.raw), b = vreinterpretq_s8_u8(codes.raw);
+#if defined(__ARM_FEATURE_DOTPROD)
+  return VI32(vdotq_s32(sum.raw, a, b));
+#else
+  const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+  const int16x8_t high = vmull_s8(vget_high_s8(a), vget_high_s8(b));
+  return VI32(vpadalq_s16(sum.raw, vpaddq_s16(low, high)));
+#endif
+#else
+  std::int32_t total = sum.raw;
+  for (int i = 0; i < 4; ++i) {
+    total += static_cast<std::int32_t>(positive.raw >> (8 * i) & 255) *
+             static_cast<std::int8_t>(codes.raw >> (8 * i) & 255);
+  }
+  return VI32(total);
+#endif
+}
+
 /// kLanes scales at `p`, stored as f32 or f16.
 template <bool kIsF32>
 HWY_INLINE VF32 LoadScales(const std::uint8_t* p) {

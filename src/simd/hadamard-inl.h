@@ -23,36 +23,47 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Transforms `row` in place. Butterflies go from stride 1 to half a block; an element is one sum
-/// or difference a step, whatever the vectors, so targets agree. Requires: n a multiple of 8.
+/// One step on a block: sums of neighbours to its first half, differences to its second. As many
+/// steps as the block's length has bits are the transform, in the natural order of its rows.
+/// Source: Pease, J. ACM 15(2), 1968.
+HWY_INLINE void HadamardStep(const float* HWY_RESTRICT from, int block, float* HWY_RESTRICT to) {
+#if HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<float, 16> tag;
+  constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
+  if (block >= 2 * kVec) {
+    for (int i = 0; i < block; i += 2 * kVec) {
+      const auto a = hn::LoadU(tag, from + i);
+      const auto b = hn::LoadU(tag, from + i + kVec);
+      const auto even = hn::ConcatEven(tag, b, a);
+      const auto odd = hn::ConcatOdd(tag, b, a);
+      hn::StoreU(hn::Add(even, odd), tag, to + i / 2);
+      hn::StoreU(hn::Sub(even, odd), tag, to + (block + i) / 2);
+    }
+    return;
+  }
+#endif
+  for (int i = 0; i < block / 2; ++i) {
+    to[i] = from[2 * i] + from[2 * i + 1];
+    to[block / 2 + i] = from[2 * i] - from[2 * i + 1];
+  }
+}
+
+/// Transforms `row` in place. An element is one sum or difference a step, whatever the vectors, so
+/// targets agree. Requires: n at most 512.
 HWY_INLINE void Hadamard(float* HWY_RESTRICT row, int n) {
   const int block = n & -n;
   const float scale = 1.0f / std::sqrt(static_cast<float>(block));
-  const hn::CappedTag<float, 16> tag;
-  constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
+  HWY_ALIGN float other[512];
   for (int first = 0; first < n; first += block) {
-    float* HWY_RESTRICT x = row + first;
-    int stride = 1;
-    for (; stride < kVec && stride < block; stride *= 2) {
-      for (int i = 0; i < block; i += 2 * stride) {
-        for (int j = i; j < i + stride; ++j) {
-          const float a = x[j], b = x[j + stride];
-          x[j] = a + b;
-          x[j + stride] = a - b;
-        }
-      }
+    float* from = row + first;
+    float* to = other;
+    for (int half = 1; half < block; half *= 2) {
+      HadamardStep(from, block, to);
+      float* const next = from;
+      from = to;
+      to = next;
     }
-    for (; stride < block; stride *= 2) {
-      for (int i = 0; i < block; i += 2 * stride) {
-        for (int j = i; j < i + stride; j += kVec) {
-          const auto a = hn::LoadU(tag, x + j);
-          const auto b = hn::LoadU(tag, x + j + stride);
-          hn::StoreU(hn::Add(a, b), tag, x + j);
-          hn::StoreU(hn::Sub(a, b), tag, x + j + stride);
-        }
-      }
-    }
-    for (int i = 0; i < block; ++i) x[i] *= scale;
+    for (int i = 0; i < block; ++i) row[first + i] = from[i] * scale;
   }
 }
 

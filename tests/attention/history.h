@@ -72,19 +72,9 @@ class History {
     for (const std::size_t page : order) {
       frames_.push_back(memory_.data() + page * geometry.frame_bytes());
     }
-    view_.frames = frames_.data();
+    view_ = cache::view_of(geometry, 1);
+    view_.rows.frames = frames_.data();
     view_.n_tokens = tokens.n_tokens;
-    view_.strips_per_page = geometry.strips_per_page();
-    view_.n_kv_heads = tokens.n_kv_heads;
-    view_.head_dim = tokens.head_dim;
-    view_.codec_k = options.codec_k;
-    view_.codec_v = options.codec_v;
-    view_.k_offset = geometry.k_offset(1);
-    view_.v_offset = geometry.v_offset(1);
-    view_.k_head_stride = geometry.k_head_stride();
-    view_.k_strip_stride = geometry.k_strip_stride();
-    view_.v_head_stride = geometry.v_head_stride();
-    view_.v_row_stride = geometry.v_row_stride();
     cache::write_kv(view_, 0, tokens.n_tokens, tokens.k.data(), tokens.v.data(), tokens.row());
   }
   const cache::PagedKvView& view() const { return view_; }

@@ -42,7 +42,7 @@ double bound(const AttentionParams& params, const QueryRows& rows, const Floats&
   double v_max = 0.0;
   for (const float v : tokens.v) v_max = std::max(v_max, 1.01 * std::abs(double{v}));
   const double score_error = (params.head_dim + 1) * u * dot + 8 * u * params.softcap;
-  const double p_rounding = rows.kv.codec_v == CodecId::kBF16 ? 0x1p-9 : 0.0;
+  const double p_rounding = rows.kv.rows.v.codec == CodecId::kBF16 ? 0x1p-9 : 0.0;
   const double p_error = 2 * score_error + 2 * dot * u + 4 * u + p_rounding;
   const double n_segments = (rows.first_pos + rows.n_rows) / kSegmentTokens + 1;
   return v_max * (2 * p_error + (256 + 20 + 12 * n_segments + 2) * u);

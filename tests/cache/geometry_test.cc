@@ -45,43 +45,28 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-/// A view of one layer over the given frames, as Sequence::views builds it.
-PagedKvView view_of(const PageGeometry& geometry, int layer, std::uint8_t* const* frames,
-                    int n_tokens) {
-  return {.frames = frames,
-          .n_tokens = n_tokens,
-          .strips_per_page = geometry.strips_per_page(),
-          .n_kv_heads = geometry.shape().n_kv_heads,
-          .head_dim = geometry.shape().head_dim,
-          .codec_k = geometry.options().codec_k,
-          .codec_v = geometry.options().codec_v,
-          .k_offset = geometry.k_offset(layer),
-          .v_offset = geometry.v_offset(layer),
-          .k_head_stride = geometry.k_head_stride(),
-          .k_strip_stride = geometry.k_strip_stride(),
-          .v_head_stride = geometry.v_head_stride(),
-          .v_row_stride = geometry.v_row_stride()};
-}
+std::size_t value_bytes(CodecId codec) { return static_cast<std::size_t>(codec_bits(codec)) / 8; }
 
 /// Calls `visit(offset, bytes, slot)` for every strip of K (slot: its first) and row of V.
 template <class Visit>
 void for_each_run(const PageGeometry& geometry, Visit&& visit) {
   const GroupShape& shape = geometry.shape();
   const auto dim = static_cast<std::size_t>(shape.head_dim);
-  const std::size_t k_strip = dim * kStripTokens * codec_value_bytes(geometry.options().codec_k);
-  const std::size_t v_row = dim * codec_value_bytes(geometry.options().codec_v);
+  const std::size_t k_strip = dim * kStripTokens * value_bytes(geometry.options().codec_k);
+  const std::size_t v_row = dim * value_bytes(geometry.options().codec_v);
   // Null frame: the view's pointers are then offsets.
   std::vector<std::uint8_t> frame(geometry.frame_bytes());
   std::uint8_t* const base = frame.data();
   for (int layer = 0; layer < shape.n_layers; ++layer) {
-    const PagedKvView view = view_of(geometry, layer, &base, geometry.page_tokens());
+    PagedKvView view = view_of(geometry, layer);
+    view.rows.frames = &base;
     for (int head = 0; head < shape.n_kv_heads; ++head) {
       for (int strip = 0; strip < geometry.strips_per_page(); ++strip) {
-        visit(static_cast<std::size_t>(view.k_strip(strip, head) - base), k_strip,
+        visit(static_cast<std::size_t>(view.k_strip(view.rows, strip, head) - base), k_strip,
               strip * kStripTokens);
         for (int t = 0; t < kStripTokens; ++t) {
-          visit(static_cast<std::size_t>(view.v_strip(strip, head) - base) +
-                    static_cast<std::size_t>(t) * view.v_row_stride,
+          visit(static_cast<std::size_t>(view.v_strip(view.rows, strip, head) - base) +
+                    static_cast<std::size_t>(t) * view.rows.v.row_stride(),
                 v_row, strip * kStripTokens + t);
         }
       }
@@ -112,12 +97,12 @@ TEST(PageGeometry, TilesOfSplitHeadsStartOnCacheLines) {
   for (const Case& test : all_cases()) {
     const PageGeometry geometry = PageGeometry::create(test.options).value();
     for (int layer = 0; layer < geometry.shape().n_layers; ++layer) {
-      EXPECT_EQ(geometry.k_offset(layer) % 64, 0u) << test.name();
-      EXPECT_EQ(geometry.v_offset(layer) % 64, 0u) << test.name();
+      EXPECT_EQ(geometry.k(layer).offset % 64, 0u) << test.name();
+      EXPECT_EQ(geometry.v(layer).offset % 64, 0u) << test.name();
     }
     if (test.options.head_order == HeadOrder::kSplit) {
-      EXPECT_EQ(geometry.k_head_stride() % 64, 0u) << test.name();
-      EXPECT_EQ(geometry.v_head_stride() % 64, 0u) << test.name();
+      EXPECT_EQ(geometry.k(0).head_stride % 64, 0u) << test.name();
+      EXPECT_EQ(geometry.v(0).head_stride % 64, 0u) << test.name();
     }
   }
 }
@@ -127,21 +112,21 @@ TEST(PageGeometry, OrdersLayerThenKThenV) {
       PageGeometry::create({.shape = {30, 3, 64}, .page_tokens = 64}).value();
   EXPECT_EQ(geometry.token_bytes(), 30u * 3 * 64 * 2 * 2);
   EXPECT_EQ(geometry.frame_bytes(), geometry.token_bytes() * 64) << "no padding for usual shapes";
-  EXPECT_EQ(geometry.k_offset(0), 0u);
-  EXPECT_EQ(geometry.v_offset(0), 3u * 64 * 64 * 2);
-  EXPECT_EQ(geometry.k_offset(1), 2 * geometry.v_offset(0));
-  EXPECT_EQ(geometry.k_strip_stride(), 16u * 64 * 2);
-  EXPECT_EQ(geometry.v_row_stride(), 128u);
+  EXPECT_EQ(geometry.k(0).offset, 0u);
+  EXPECT_EQ(geometry.v(0).offset, 3u * 64 * 64 * 2);
+  EXPECT_EQ(geometry.k(1).offset, 2 * geometry.v(0).offset);
+  EXPECT_EQ(geometry.k(0).strip_stride, 16u * 64 * 2);
+  EXPECT_EQ(geometry.v(0).row_stride(), 128u);
 
   const PageGeometry mixed =
       PageGeometry::create(
           {.shape = {30, 3, 64}, .page_tokens = 64, .head_order = HeadOrder::kInterleaved})
           .value();
   EXPECT_EQ(mixed.frame_bytes(), geometry.frame_bytes());
-  EXPECT_EQ(mixed.k_head_stride(), 16u * 64 * 2);
-  EXPECT_EQ(mixed.k_strip_stride(), 3u * 16 * 64 * 2);
-  EXPECT_EQ(mixed.v_head_stride(), 128u);
-  EXPECT_EQ(mixed.v_row_stride(), 3u * 128);
+  EXPECT_EQ(mixed.k(0).head_stride, 16u * 64 * 2);
+  EXPECT_EQ(mixed.k(0).strip_stride, 3u * 16 * 64 * 2);
+  EXPECT_EQ(mixed.v(0).head_stride, 128u);
+  EXPECT_EQ(mixed.v(0).row_stride(), 3u * 128);
 }
 
 TEST(PageGeometry, RefusesWhatNoFrameCanHold) {

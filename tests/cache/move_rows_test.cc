@@ -92,9 +92,9 @@ TEST_P(MoveRows, ChangesKeysAndCopiesValues) {
 TEST_P(MoveRows, PassesOverPagesThatAreGone) {
   Sequence source = filled(96), target = filled(96);
   PagedKvView old = source.views()[0];
-  std::vector<std::uint8_t*> frames(old.frames, old.frames + 3);
+  std::vector<std::uint8_t*> frames(old.rows.frames, old.rows.frames + 3);
   frames[1] = nullptr;
-  old.frames = frames.data();
+  old.rows.frames = frames.data();
   const PagedKvView kv = target.views()[0];
   const std::vector<float> gap_k = k_of(kv, 40), gap_v = v_of(kv, 40);
   std::vector<float> scratch(kStripTokens * kRow);

@@ -91,7 +91,7 @@ inline ::testing::AssertionResult holds(const CacheOptions& options, const Twin&
           return ::testing::AssertionFailure()
                  << what << ": layer " << layer << " pos " << pos << " of " << n_tokens;
         };
-        if (view.frames[pos / options.page_tokens] == nullptr) {
+        if (view.rows.frames[pos / options.page_tokens] == nullptr) {
           if (is_visible) return where("page freed that is seen");
           continue;
         }

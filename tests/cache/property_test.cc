@@ -215,7 +215,7 @@ class Machine {
       for (const int layer : scenario_.options.groups[g].layers) {
         const PagedKvView& view = views[static_cast<std::size_t>(layer)];
         for (int page = 0; page < pages_for(n, page_tokens()); ++page) {
-          ASSERT_EQ(view.frames[page] == nullptr, page < twin.first_live[g])
+          ASSERT_EQ(view.rows.frames[page] == nullptr, page < twin.first_live[g])
               << "layer " << layer << " page " << page << " n " << n;
         }
         std::vector<float> k(static_cast<std::size_t>(view.head_dim)), v(k.size());

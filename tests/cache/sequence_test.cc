@@ -88,19 +88,19 @@ TEST(Sequence, ViewsAreByLayerNumberAndStayInPlace) {
   ASSERT_TRUE(sequence.append(33));
   const auto views = sequence.views();
   ASSERT_EQ(views.size(), 3u);
-  EXPECT_EQ(views[0].frames, views[2].frames);
-  EXPECT_NE(views[0].frames, views[1].frames);
-  EXPECT_LT(views[0].k_offset, views[2].k_offset);
+  EXPECT_EQ(views[0].rows.frames, views[2].rows.frames);
+  EXPECT_NE(views[0].rows.frames, views[1].rows.frames);
+  EXPECT_LT(views[0].rows.k.offset, views[2].rows.k.offset);
   EXPECT_EQ(views[1].head_dim, 32);
   EXPECT_EQ(views[1].n_kv_heads, 2);
   for (const PagedKvView& view : views) EXPECT_EQ(view.n_tokens, 33);
 
   const Sequence moved = std::move(sequence);
   EXPECT_FALSE(sequence.is_open());
-  EXPECT_EQ(moved.views()[0].frames, views[0].frames) << "a moved handle is the same sequence";
+  EXPECT_EQ(moved.views()[0].rows.frames, views[0].rows.frames) << "a moved handle is the same sequence";
   const Sequence fork = moved.fork().value();
-  EXPECT_EQ(moved.views()[0].frames[2], views[0].frames[2]) << "fork() does not touch its source";
-  EXPECT_EQ(fork.views()[0].frames[2], views[0].frames[2]) << "and shares its pages";
+  EXPECT_EQ(moved.views()[0].rows.frames[2], views[0].rows.frames[2]) << "fork() does not touch its source";
+  EXPECT_EQ(fork.views()[0].rows.frames[2], views[0].rows.frames[2]) << "and shares its pages";
   cache->check_invariants();
 }
 
@@ -132,7 +132,7 @@ TEST(Sequence, ForksWriteTheirOwnCopyOfTheFillingPage) {
   cache->check_invariants();
   EXPECT_EQ(cache->memory_summary().groups[0].n_pages_used, 3u)
       << "only the filling page is copied";
-  EXPECT_EQ(a.views()[0].frames[0], b.views()[0].frames[0]);
+  EXPECT_EQ(a.views()[0].rows.frames[0], b.views()[0].rows.frames[0]);
   for (int pos = 0; pos < 20; ++pos) {
     EXPECT_EQ(token_value(a, pos), 100.0f + static_cast<float>(pos));
     EXPECT_EQ(token_value(b, pos), 100.0f + static_cast<float>(pos));
@@ -151,7 +151,7 @@ TEST(Sequence, TruncateIntoASharedSealedPageCopiesOnTheNextAppend) {
   Sequence b = a.fork().value();
   ASSERT_TRUE(b.truncate(10));
   EXPECT_EQ(b.n_tokens(), 10);
-  EXPECT_EQ(a.views()[0].frames[0], b.views()[0].frames[0]) << "still shared: nothing was written";
+  EXPECT_EQ(a.views()[0].rows.frames[0], b.views()[0].rows.frames[0]) << "still shared: nothing was written";
   append_tokens(b, 30, 900);
   cache->check_invariants();
   for (int pos = 0; pos < 40; ++pos) {
@@ -168,12 +168,12 @@ TEST(Sequence, TheLastOwnerWritesInPlace) {
   append_tokens(a, 10, 0);
   Sequence b = a.fork().value();
   a.close();
-  const std::uint8_t* page = b.views()[0].frames[0];
+  const std::uint8_t* page = b.views()[0].rows.frames[0];
   append_tokens(b, 1, 50);
-  EXPECT_EQ(b.views()[0].frames[0], page);
+  EXPECT_EQ(b.views()[0].rows.frames[0], page);
   ASSERT_TRUE(b.truncate(4));
   append_tokens(b, 1, 60);
-  EXPECT_EQ(b.views()[0].frames[0], page);
+  EXPECT_EQ(b.views()[0].rows.frames[0], page);
 }
 
 TEST(Sequence, AppendIsAllOrNothingAcrossGroups) {
@@ -214,7 +214,7 @@ TEST(Sequence, ACopyThatDoesNotFitLeavesTheForkShared) {
   append_tokens(a, 5, 0);
   Sequence b = a.fork().value();
   EXPECT_FALSE(b.append(1));
-  EXPECT_EQ(b.views()[0].frames[0], a.views()[0].frames[0]);
+  EXPECT_EQ(b.views()[0].rows.frames[0], a.views()[0].rows.frames[0]);
   cache->check_invariants();
   a.close();
   EXPECT_TRUE(b.append(1));
@@ -248,7 +248,7 @@ TEST(WindowGroup, FreesEachPageAtItsExactStep) {
         const int last_token = page * 16 + 15;
         // The next query stands at n and sees (n - window, n].
         const bool dead = last_token <= n - window;
-        ASSERT_EQ(view.frames[page] == nullptr, dead) << "window " << window << " n " << n;
+        ASSERT_EQ(view.rows.frames[page] == nullptr, dead) << "window " << window << " n " << n;
       }
       for (int pos = std::max(0, n - window + 1); pos < n; ++pos) {
         ASSERT_EQ(token_value(sequence, pos), static_cast<float>(pos));
@@ -268,8 +268,8 @@ TEST(WindowGroup, RefusesToGoBackBelowWhatItKept) {
   sequence.free_below_windows();
   // Dead are the tokens up to 80; pages 0..4 end at 79, so tokens from 80 on are kept. A query at
   // n sees n - 19 and later: n = 99 is the first that finds all of it.
-  ASSERT_EQ(sequence.views()[0].frames[4], nullptr);
-  ASSERT_NE(sequence.views()[0].frames[5], nullptr);
+  ASSERT_EQ(sequence.views()[0].rows.frames[4], nullptr);
+  ASSERT_NE(sequence.views()[0].rows.frames[5], nullptr);
   const std::string before = cache->memory_summary().to_string();
   for (int n = 1; n < 99; ++n) {
     const Status refused = sequence.truncate(n);

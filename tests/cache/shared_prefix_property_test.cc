@@ -222,7 +222,7 @@ class Machine {
       for (const auto& open : open_) {
         const PagedKvView view = open->sequence.views()[layer];
         const int n_pages = pages_for(view.n_tokens, scenario_.options.page_tokens);
-        for (int i = 0; i < n_pages; ++i) n_live += view.frames[i] != nullptr ? 1 : 0;
+        for (int i = 0; i < n_pages; ++i) n_live += view.rows.frames[i] != nullptr ? 1 : 0;
       }
       const MemorySummary::Group& group = summary.groups[g];
       ASSERT_GE(group.used + group.shared, n_live * group.frame_bytes);

@@ -35,8 +35,8 @@ TEST(SharedPrefix, PublishedPagesAreSharedAndAccountedFor) {
   EXPECT_EQ(summary.cached, 0u) << "a sequence uses them";
   EXPECT_EQ(summary.filled, 40 * token);
   EXPECT_EQ(summary.shared, 2 * frame) << "full pages are the tree's too";
-  const std::uint8_t* pages[] = {first.sequence.views()[0].frames[0],
-                                 first.sequence.views()[0].frames[1]};
+  const std::uint8_t* pages[] = {first.sequence.views()[0].rows.frames[0],
+                                 first.sequence.views()[0].rows.frames[1]};
 
   first.sequence.close();
   summary = cache.kv->memory_summary();
@@ -52,8 +52,8 @@ TEST(SharedPrefix, PublishedPagesAreSharedAndAccountedFor) {
   EXPECT_EQ(cache.match.position, 32);
   EXPECT_EQ(cache.match.nodes.size(), 2u);
   EXPECT_EQ(cache.match.end, MatchEnd::kEndOfCache);
-  EXPECT_EQ(second.sequence.views()[1].frames[0], pages[0]);
-  EXPECT_EQ(second.sequence.views()[1].frames[1], pages[1]);
+  EXPECT_EQ(second.sequence.views()[1].rows.frames[0], pages[0]);
+  EXPECT_EQ(second.sequence.views()[1].rows.frames[1], pages[1]);
   EXPECT_TRUE(holds(cache.options, second));
   summary = cache.kv->memory_summary();
   EXPECT_EQ(summary.used, 2 * frame);
@@ -133,7 +133,7 @@ TEST(SharedPrefix, APartlyEqualPageIsCopied) {
       EXPECT_EQ(cache.match.n_partial, n_equal);
       EXPECT_TRUE(holds(cache.options, twin));
       const auto last = static_cast<std::size_t>(n_pages);
-      EXPECT_NE(twin.sequence.views()[0].frames[last], owner.sequence.views()[0].frames[last]);
+      EXPECT_NE(twin.sequence.views()[0].rows.frames[last], owner.sequence.views()[0].rows.frames[last]);
       EXPECT_EQ(cache.kv->memory_summary().used, 4 * cache.frame());
       // What the owner's page holds behind the equal slots is not ours, and ours not its.
       ASSERT_TRUE(compute(twin, prompt));
@@ -162,7 +162,7 @@ TEST(SharedPrefix, TwoThatComputeTheSamePublishOne) {
   b.sequence.publish(kRoot, b.tokens, 1);
   cache.kv->check_invariants();
   EXPECT_EQ(cache.kv->memory_summary().used, 4 * cache.frame()) << "only the filling pages are two";
-  EXPECT_EQ(a.sequence.views()[0].frames[1], b.sequence.views()[0].frames[1]);
+  EXPECT_EQ(a.sequence.views()[0].rows.frames[1], b.sequence.views()[0].rows.frames[1]);
   EXPECT_TRUE(holds(cache.options, b));
   a.sequence.close();
   cache.kv->evict_all();

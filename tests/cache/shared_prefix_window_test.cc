@@ -86,8 +86,8 @@ TEST(SharedWindow, AReusedHistoryRefusesToGoBackBelowWhatItGot) {
   run_in_steps(cache, run_of(97), kPage);
   Twin twin = open_twin(*cache.kv, kRoot, run_of(97), cache.match);
   ASSERT_EQ(cache.match.position, 96);  // sees from 76 on: pages below 4 are not taken
-  EXPECT_EQ(twin.sequence.views()[1].frames[3], nullptr);
-  EXPECT_NE(twin.sequence.views()[1].frames[4], nullptr);
+  EXPECT_EQ(twin.sequence.views()[1].rows.frames[3], nullptr);
+  EXPECT_NE(twin.sequence.views()[1].rows.frames[4], nullptr);
   EXPECT_FALSE(twin.sequence.truncate(83));
   ASSERT_TRUE(twin.sequence.truncate(84));
   twin.tokens.resize(84);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "cache/codec/coded_rows.h"
 #include "simd/half.h"
 #include "simd/targets.h"
 
@@ -158,7 +159,8 @@ template <class CodecK>
 void write_k(const PagedKvView& kv, Position pos, int n_tokens, const float* k,
              std::size_t row_stride) {
   for (int head = 0; head < kv.n_kv_heads; ++head) {
-    auto* tile = reinterpret_cast<typename CodecK::Value*>(kv.k_strip(pos / kStripTokens, head));
+    auto* tile =
+        reinterpret_cast<typename CodecK::Value*>(kv.k_strip(kv.rows, pos / kStripTokens, head));
     write_k_strip<CodecK>(
         k + static_cast<std::size_t>(head) * static_cast<std::size_t>(kv.head_dim), row_stride,
         pos % kStripTokens, n_tokens, kv.head_dim, tile);
@@ -169,18 +171,32 @@ template <class CodecV>
 void write_v(const PagedKvView& kv, Position pos, int n_tokens, const float* v,
              std::size_t row_stride) {
   for (int head = 0; head < kv.n_kv_heads; ++head) {
-    std::uint8_t* row = kv.v_strip(pos / kStripTokens, head) +
-                        static_cast<std::size_t>(pos % kStripTokens) * kv.v_row_stride;
+    const std::size_t stride = kv.rows.v.row_stride();
+    std::uint8_t* row = kv.v_strip(kv.rows, pos / kStripTokens, head) +
+                        static_cast<std::size_t>(pos % kStripTokens) * stride;
     const float* from = v + static_cast<std::size_t>(head) * static_cast<std::size_t>(kv.head_dim);
-    for (int t = 0; t < n_tokens; ++t, row += kv.v_row_stride, from += row_stride) {
+    for (int t = 0; t < n_tokens; ++t, row += stride, from += row_stride) {
       write_v_row<CodecV>(from, kv.head_dim, reinterpret_cast<typename CodecV::Value*>(row));
     }
   }
 }
 
+/// The same for codes, which other code writes.
+void write_codes(const PagedKvView& kv, bool is_v, Position pos, int n_tokens, const float* rows,
+                 std::size_t row_stride) {
+  const int strip = pos / kStripTokens;
+  for (int head = 0; head < kv.n_kv_heads; ++head) {
+    const auto offset = static_cast<std::size_t>(head) * static_cast<std::size_t>(kv.head_dim);
+    write_coded_strip(is_v ? kv.rows.v.codec : kv.rows.k.codec, is_v, kv.head_dim, rows + offset,
+                      row_stride, pos % kStripTokens, n_tokens,
+                      is_v ? kv.v_strip(kv.rows, strip, head) : kv.k_strip(kv.rows, strip, head),
+                      is_v ? kv.v_meta(kv.rows, strip, head) : kv.k_meta(kv.rows, strip, head));
+  }
+}
+
 void write_strip(const PagedKvView& kv, Position pos, int n_tokens, const float* k, const float* v,
                  std::size_t row_stride) {
-  switch (kv.codec_k) {
+  switch (kv.rows.k.codec) {
     case CodecId::kF32:
       write_k<F32Codec>(kv, pos, n_tokens, k, row_stride);
       break;
@@ -191,10 +207,10 @@ void write_strip(const PagedKvView& kv, Position pos, int n_tokens, const float*
       write_k<BF16Codec>(kv, pos, n_tokens, k, row_stride);
       break;
     default:
-      break;
+      write_codes(kv, false, pos, n_tokens, k, row_stride);
   }
   if (v == nullptr) return;  // K alone
-  switch (kv.codec_v) {
+  switch (kv.rows.v.codec) {
     case CodecId::kF32:
       write_v<F32Codec>(kv, pos, n_tokens, v, row_stride);
       break;
@@ -205,7 +221,7 @@ void write_strip(const PagedKvView& kv, Position pos, int n_tokens, const float*
       write_v<BF16Codec>(kv, pos, n_tokens, v, row_stride);
       break;
     default:
-      break;
+      write_codes(kv, true, pos, n_tokens, v, row_stride);
   }
 }
 
@@ -260,19 +276,30 @@ void write_k(const PagedKvView& kv, Position first_pos, int n_tokens, const floa
 
 void read_k(const PagedKvView& kv, Position pos, int head, float* row) {
   KVASIR_DCHECK(0 <= pos && pos < kv.n_tokens && 0 <= head && head < kv.n_kv_heads);
-  const std::uint8_t* tile = kv.k_strip(pos / kStripTokens, head);
+  const std::uint8_t* tile = kv.k_strip(kv.rows, pos / kStripTokens, head);
   const auto lane = static_cast<std::size_t>(pos % kStripTokens);
+  if (is_coded(kv.rows.k.codec)) {
+    read_coded_row(kv.rows.k.codec, false, kv.head_dim, tile,
+                   kv.k_meta(kv.rows, pos / kStripTokens, head), static_cast<int>(lane), row);
+    return;
+  }
   for (std::size_t d = 0; d < static_cast<std::size_t>(kv.head_dim); ++d) {
-    row[d] = decode(kv.codec_k, tile, d * kStripTokens + lane);
+    row[d] = decode(kv.rows.k.codec, tile, d * kStripTokens + lane);
   }
 }
 
 void read_v(const PagedKvView& kv, Position pos, int head, float* row) {
   KVASIR_DCHECK(0 <= pos && pos < kv.n_tokens && 0 <= head && head < kv.n_kv_heads);
-  const std::uint8_t* from = kv.v_strip(pos / kStripTokens, head) +
-                             static_cast<std::size_t>(pos % kStripTokens) * kv.v_row_stride;
+  const std::uint8_t* strip = kv.v_strip(kv.rows, pos / kStripTokens, head);
+  const int lane = pos % kStripTokens;
+  if (is_coded(kv.rows.v.codec)) {
+    read_coded_row(kv.rows.v.codec, true, kv.head_dim, strip,
+                   kv.v_meta(kv.rows, pos / kStripTokens, head), lane, row);
+    return;
+  }
+  const std::uint8_t* from = strip + static_cast<std::size_t>(lane) * kv.rows.v.row_stride();
   for (std::size_t d = 0; d < static_cast<std::size_t>(kv.head_dim); ++d) {
-    row[d] = decode(kv.codec_v, from, d);
+    row[d] = decode(kv.rows.v.codec, from, d);
   }
 }
 

@@ -7,20 +7,23 @@ namespace kvasir::cache {
 void copy_slots(const PageGeometry& geometry, int n_slots, const std::uint8_t* source,
                 std::uint8_t* target) {
   KVASIR_CHECK(0 <= n_slots && n_slots <= geometry.page_tokens());
-  const auto n_strips = static_cast<std::size_t>(pages_for(n_slots, kStripTokens));
+  const int n_strips = pages_for(n_slots, kStripTokens);
   const bool split = geometry.options().head_order == HeadOrder::kSplit;
-  // Split: every head has strips of its own. Interleaved: a strip holds all heads side by side.
-  const int n_tiles = split ? geometry.shape().n_kv_heads : 1;
-  const std::size_t k_bytes = n_strips * geometry.k_strip_stride();
-  const std::size_t v_bytes = n_strips * kStripTokens * geometry.v_row_stride();
-  for (int layer = 0; layer < geometry.shape().n_layers; ++layer) {
-    for (int tile = 0; tile < n_tiles; ++tile) {
-      const auto tile_idx = static_cast<std::size_t>(tile);
-      const std::size_t k = geometry.k_offset(layer) + tile_idx * geometry.k_head_stride();
-      const std::size_t v = geometry.v_offset(layer) + tile_idx * geometry.v_head_stride();
-      std::memcpy(target + k, source + k, k_bytes);
-      std::memcpy(target + v, source + v, v_bytes);
+  const int n_heads = geometry.shape().n_kv_heads;
+  const auto copy_side = [&](const SideLayout& side) {
+    if (is_tile_codec(side.codec)) return;  // encoded when the page is full, anew
+    const auto copy = [&](std::size_t at, std::size_t stride) {
+      std::memcpy(target + at, source + at, static_cast<std::size_t>(n_strips) * stride);
+    };
+    // Split: every head has strips of its own. Interleaved: a strip holds all heads side by side.
+    for (int head = 0; head < (split ? n_heads : 1); ++head) {
+      copy(side.strip_at(0, head), side.strip_stride);
     }
+    for (int head = 0; head < n_heads; ++head) copy(side.meta_at(0, head), side.meta_strip_stride);
+  };
+  for (int layer = 0; layer < geometry.shape().n_layers; ++layer) {
+    copy_side(geometry.k(layer));
+    copy_side(geometry.v(layer));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/units.h"
+#include "cache/page/paged_kv_view.h"
 
 namespace kvasir::cache {
 
@@ -23,18 +24,50 @@ Error invalid(std::string message) {
 
 }  // namespace
 
-std::size_t codec_value_bytes(CodecId codec) {
-  switch (codec) {
-    case CodecId::kF32:
-      return 4;
-    case CodecId::kF16:
-    case CodecId::kBF16:
-      return 2;
-    default:
-      break;
+Status PageGeometry::check(LayerCodecs codecs) const {
+  for (const CodecId codec : {codecs.k, codecs.v}) {
+    const int head_dim = options_.shape.head_dim;
+    if (is_coded(codec) && !is_coded_head_dim(head_dim)) {
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("kv type {}: head size; got {}, want a multiple of 16 up to 256",
+                               codec_name(codec), head_dim)};
+    }
+    if (is_tile_codec(codec) && options_.page_tokens % kTileTokens != 0) {
+      return invalid(fmt::format("page size for {}; got {} tokens, want a multiple of {}",
+                                 codec_name(codec), options_.page_tokens, kTileTokens));
+    }
   }
-  KVASIR_CHECK(false && "unknown codec");
-  return 0;
+  return {};
+}
+
+std::size_t PageGeometry::lay_out(LayerCodecs codecs, std::size_t offset, Sides& sides) const {
+  const auto heads = static_cast<std::size_t>(options_.shape.n_kv_heads);
+  const auto strips = static_cast<std::size_t>(strips_per_page());
+  const auto place = [&](CodecId codec, SideLayout& side) {
+    const std::size_t strip = code_bytes(codec, options_.shape.head_dim, kStripTokens);
+    side.codec = codec;
+    side.offset = offset;
+    if (options_.head_order == HeadOrder::kSplit || is_tile_codec(codec)) {
+      side.strip_stride = strip;
+      side.head_stride = round_up(strip * strips, kTileAlignment);
+      offset += side.head_stride * heads;
+    } else {
+      side.head_stride = &side == &sides.k || is_coded(codec) ? strip : strip / kStripTokens;
+      side.strip_stride = &side == &sides.k ? round_up(strip * heads, kTileAlignment) : strip * heads;
+      offset += round_up(side.strip_stride * strips, kTileAlignment);
+    }
+  };
+  place(codecs.k, sides.k);
+  place(codecs.v, sides.v);
+  const auto place_meta = [&](SideLayout& side, bool is_v) {
+    side.meta_offset = offset;
+    side.meta_strip_stride = meta_strip_bytes(side.codec, options_.shape.head_dim, is_v);
+    side.meta_head_stride = side.meta_strip_stride * strips;
+    offset += side.meta_head_stride * heads;
+  };
+  place_meta(sides.k, false);
+  place_meta(sides.v, true);
+  return round_up(offset, kTileAlignment);
 }
 
 Result<PageGeometry> PageGeometry::create(const Options& options) {
@@ -51,43 +84,47 @@ Result<PageGeometry> PageGeometry::create(const Options& options) {
 
   PageGeometry geometry;
   geometry.options_ = options;
+  const auto n_layers = static_cast<std::size_t>(shape.n_layers);
+  KVASIR_CHECK(options.layer_codecs.empty() || options.layer_codecs.size() == n_layers);
   const auto layers = static_cast<std::uint64_t>(shape.n_layers);
   const auto heads = static_cast<std::uint64_t>(shape.n_kv_heads);
   const auto tokens = static_cast<std::uint64_t>(options.page_tokens);
-  // Bytes of one token of one head: a row of V, a sixteenth of a strip of K.
-  const std::uint64_t k_row =
-      static_cast<std::uint64_t>(shape.head_dim) * codec_value_bytes(options.codec_k);
-  const std::uint64_t v_row =
-      static_cast<std::uint64_t>(shape.head_dim) * codec_value_bytes(options.codec_v);
+  // No value takes more than 4 bytes, and padding adds less than 64 per tile: what this bound lets
+  // pass keeps the sums below from wrapping.
+  const std::uint64_t row_bytes = 8 * static_cast<std::uint64_t>(shape.head_dim);
   const std::uint64_t rows = capped_product(capped_product(layers, heads), tokens);
-  // Padding adds less than 64 bytes per tile, so this bound also keeps the sums below from
-  // wrapping.
-  if (capped_product(rows, k_row + v_row) > kMaxFrameBytes) {
+  if (capped_product(rows, row_bytes) > kMaxFrameBytes) {
     return invalid(fmt::format(
         "frame above 2^40 B; got {} layers x {} kv heads x {} tokens x {} B, want a smaller page",
-        layers, heads, tokens, k_row + v_row));
+        layers, heads, tokens, row_bytes));
   }
 
-  const std::uint64_t strip = k_row * kStripTokens;
-  if (options.head_order == HeadOrder::kSplit) {
-    geometry.k_strip_stride_ = strip;
-    geometry.k_head_stride_ = round_up(k_row * tokens, kTileAlignment);
-    geometry.k_bytes_ = geometry.k_head_stride_ * heads;
-    geometry.v_row_stride_ = v_row;
-    geometry.v_head_stride_ = round_up(v_row * tokens, kTileAlignment);
-    geometry.layer_stride_ = geometry.k_bytes_ + geometry.v_head_stride_ * heads;
-  } else {
-    geometry.k_head_stride_ = strip;
-    geometry.k_strip_stride_ = round_up(strip * heads, kTileAlignment);
-    geometry.k_bytes_ = geometry.k_strip_stride_ * (tokens / kStripTokens);
-    geometry.v_head_stride_ = v_row;
-    geometry.v_row_stride_ = v_row * heads;
-    geometry.layer_stride_ =
-        geometry.k_bytes_ + round_up(geometry.v_row_stride_ * tokens, kTileAlignment);
+  std::size_t strip_bytes = 0;
+  for (std::size_t layer = 0; layer < n_layers; ++layer) {
+    const LayerCodecs codecs = options.layer_codecs.empty()
+                                   ? LayerCodecs{options.codec_k, options.codec_v}
+                                   : options.layer_codecs[layer];
+    KVASIR_RETURN_IF_ERROR(geometry.check(codecs));
+    Sides sides;
+    geometry.frame_bytes_ = geometry.lay_out(codecs, geometry.frame_bytes_, sides);
+    geometry.sides_.push_back(sides);
+    for (const CodecId codec : {codecs.k, codecs.v}) {
+      strip_bytes += heads * code_bytes(codec, shape.head_dim, kStripTokens);
+    }
+    strip_bytes += heads * (sides.k.meta_strip_stride + sides.v.meta_strip_stride);
   }
-  geometry.frame_bytes_ = geometry.layer_stride_ * layers;
-  geometry.token_bytes_ = layers * heads * (k_row + v_row);
+  geometry.token_bytes_ = strip_bytes / kStripTokens;
   return geometry;
+}
+
+PagedKvView view_of(const PageGeometry& geometry, int layer) {
+  PagedKvView view;
+  view.rows.k = geometry.k(layer);
+  view.rows.v = geometry.v(layer);
+  view.strips_per_page = geometry.strips_per_page();
+  view.n_kv_heads = geometry.shape().n_kv_heads;
+  view.head_dim = geometry.shape().head_dim;
+  return view;
 }
 
 }  // namespace kvasir::cache

@@ -7,12 +7,17 @@
 //   K tile  [page_tokens / 16][head_dim][16]   16 tokens (a strip) side by side: a vector lane each
 //   V tile  [page_tokens][head_dim]            one token's row after the other
 //
+// Codes of 8 bits are multiplied four at a time: K [page_tokens / 16][head_dim / 4][16][4], V
+// [page_tokens / 4][head_dim][4]; those of tile codecs as tile_codec.h says. Their scales follow
+// the layer's last V tile, strip by strip: all of K, then all of V, kv head by kv head.
+//
 // Letters: L layers of the group, G kv heads, D head_dim, P page_tokens (docs/numerics.md).
 // Thread safety: immutable.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/result.h"
 #include "cache/codec/codec.h"
@@ -23,7 +28,8 @@ namespace kvasir::cache {
 inline constexpr int kStripTokens = 16;
 
 /// Split: a tile is contiguous (one head's strips one after the other).
-/// Interleaved: all heads of a strip (K) or of a token (V) lie side by side.
+/// Interleaved: all heads of a strip (K, codes of V) or of a token (V) lie side by side; tiles of
+/// tile codecs are split even so.
 enum class HeadOrder : std::uint8_t { kSplit, kInterleaved };
 
 /// What a cache group stores: (layers x kv heads x head_dim) for K and for V.
@@ -33,18 +39,40 @@ struct GroupShape {
   int head_dim = 0;
 };
 
+/// Where K, or V, of one layer lies in a frame. In bytes.
+struct SideLayout {
+  CodecId codec = CodecId::kF16;
+  std::size_t offset = 0;        ///< kv head 0's first strip
+  std::size_t head_stride = 0;   ///< between kv heads
+  std::size_t strip_stride = 0;  ///< between strips; a row of V, or of its codes, takes a sixteenth
+  std::size_t meta_offset = 0;   ///< kv head 0's first scales
+  std::size_t meta_head_stride = 0, meta_strip_stride = 0;
+
+  std::size_t row_stride() const { return strip_stride / kStripTokens; }
+  /// Codes, and scales, of a strip of the frame.
+  std::size_t strip_at(int strip_in_page, int head) const {
+    return offset + static_cast<std::size_t>(head) * head_stride +
+           static_cast<std::size_t>(strip_in_page) * strip_stride;
+  }
+  std::size_t meta_at(int strip_in_page, int head) const {
+    return meta_offset + static_cast<std::size_t>(head) * meta_head_stride +
+           static_cast<std::size_t>(strip_in_page) * meta_strip_stride;
+  }
+};
+
 class PageGeometry {
  public:
   struct Options {
     GroupShape shape;
     CodecId codec_k = CodecId::kF16;
     CodecId codec_v = CodecId::kF16;
-    /// A multiple of 16: a power of two 16..512 for pages, or a whole context for "contiguous".
+    std::vector<LayerCodecs> layer_codecs;  ///< by layer; empty: codec_k and codec_v for all
+    /// A multiple of 16, with a tile codec of 64: a power of two 16..512 for pages, or a whole context for "contiguous".
     int page_tokens = 64;
     HeadOrder head_order = HeadOrder::kSplit;
   };
   /// Errors: kInvalidArgument (zero or negative extents, page_tokens not a multiple of 16, a frame
-  /// above 2^40 bytes).
+  /// above 2^40 bytes), kUnsupported (a head size that a codec does not have).
   static Result<PageGeometry> create(const Options& options);
 
   const Options& options() const { return options_; }
@@ -57,23 +85,21 @@ class PageGeometry {
   /// Bytes one token occupies in the frame, all layers, K and V, without padding.
   std::size_t token_bytes() const { return token_bytes_; }
 
-  /// Byte offset in the frame of kv head 0's first strip (K) or first row (V).
-  std::size_t k_offset(int layer) const { return static_cast<std::size_t>(layer) * layer_stride_; }
-  std::size_t v_offset(int layer) const { return k_offset(layer) + k_bytes_; }
-  /// Bytes between neighbours: heads, strips (K), token rows (V).
-  std::size_t k_head_stride() const { return k_head_stride_; }
-  std::size_t k_strip_stride() const { return k_strip_stride_; }
-  std::size_t v_head_stride() const { return v_head_stride_; }
-  std::size_t v_row_stride() const { return v_row_stride_; }
+  const SideLayout& k(int layer) const { return sides_[static_cast<std::size_t>(layer)].k; }
+  const SideLayout& v(int layer) const { return sides_[static_cast<std::size_t>(layer)].v; }
 
  private:
-  Options options_;
-  std::size_t frame_bytes_ = 0, token_bytes_ = 0, layer_stride_ = 0, k_bytes_ = 0;
-  std::size_t k_head_stride_ = 0, k_strip_stride_ = 0, v_head_stride_ = 0, v_row_stride_ = 0;
-};
+  struct Sides {
+    SideLayout k, v;
+  };
+  /// Lays out one layer from `offset` on; returns where it ends.
+  std::size_t lay_out(LayerCodecs codecs, std::size_t offset, Sides& sides) const;
+  Status check(LayerCodecs codecs) const;
 
-/// Bytes of one stored value.
-std::size_t codec_value_bytes(CodecId codec);
+  Options options_;
+  std::size_t frame_bytes_ = 0, token_bytes_ = 0;
+  std::vector<Sides> sides_;  ///< by layer
+};
 
 /// ceil(n_tokens / page_tokens).
 inline int pages_for(int n_tokens, int page_tokens) {

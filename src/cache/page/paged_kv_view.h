@@ -10,36 +10,51 @@
 
 namespace kvasir::cache {
 
+/// One page table's frames, and where in them a layer lies.
+struct PageSet {
+  /// Page index -> start of its frame. Null where a page has been freed: no query that a kernel
+  /// will be asked for reads it.
+  std::uint8_t* const* frames = nullptr;
+  SideLayout k, v;
+};
+
 /// Non-owning. Valid until the sequence is next appended to, truncated or closed.
 /// Slots at and after `n_tokens`, and appended slots not yet written, hold undefined bytes (frames
 /// are reused, not cleared): possibly NaN, so a kernel must mask them, not multiply them by zero.
 struct PagedKvView {
-  /// Page index -> start of its frame. Null where a window group has freed the page: such pages lie
-  /// wholly below every window that the kernel will be asked for.
-  std::uint8_t* const* frames = nullptr;
+  PageSet rows;   ///< what tokens are written to
+  PageSet tiles;  ///< their sealed tiles; without frames: this layer has none
   int n_tokens = 0;         ///< tokens stored, and slots already appended for the running step
   int strips_per_page = 0;  ///< page_tokens / kStripTokens
   int n_kv_heads = 0;
   int head_dim = 0;
-  CodecId codec_k = CodecId::kF16;
-  CodecId codec_v = CodecId::kF16;
-  std::size_t k_offset = 0;  ///< byte offsets of this layer's K and V in a frame, kv head 0
-  std::size_t v_offset = 0;
-  std::size_t k_head_stride = 0, k_strip_stride = 0;
-  std::size_t v_head_stride = 0, v_row_stride = 0;
+  /// A query reads the tiles of tokens except those of the first and of the last tiles of its
+  /// history, which it reads as rows (reads_tile).
+  int n_sink_tiles = 0, n_tail_tiles = 0;
 
-  /// First byte of strip `strip` (absolute: token / 16) of kv head `head`: [head_dim][16] values.
-  std::uint8_t* k_strip(int strip, int head) const {
-    return frames[strip / strips_per_page] + k_offset +
-           static_cast<std::size_t>(head) * k_head_stride +
-           static_cast<std::size_t>(strip % strips_per_page) * k_strip_stride;
+  bool has_tiles() const { return tiles.frames != nullptr; }
+  /// Whether a query in tile `query_tile` reads tile `tile`, rather than its rows: by position
+  /// alone, so that results do not depend on how a history came about (architecture.md D2).
+  bool reads_tile(int tile, int query_tile) const {
+    return has_tiles() && tile >= n_sink_tiles && tile < query_tile - n_tail_tiles;
   }
-  /// First byte of the row of token 16 * strip: 16 rows of head_dim values, `v_row_stride` apart.
-  std::uint8_t* v_strip(int strip, int head) const {
-    return frames[strip / strips_per_page] + v_offset +
-           static_cast<std::size_t>(head) * v_head_stride +
-           static_cast<std::size_t>(strip % strips_per_page) * kStripTokens * v_row_stride;
+  /// First byte of strip `strip` (absolute: token / 16) of kv head `head` of `set`.
+  std::uint8_t* k_strip(const PageSet& set, int strip, int head) const {
+    return set.frames[strip / strips_per_page] + set.k.strip_at(strip % strips_per_page, head);
+  }
+  std::uint8_t* v_strip(const PageSet& set, int strip, int head) const {
+    return set.frames[strip / strips_per_page] + set.v.strip_at(strip % strips_per_page, head);
+  }
+  /// The scales of these.
+  std::uint8_t* k_meta(const PageSet& set, int strip, int head) const {
+    return set.frames[strip / strips_per_page] + set.k.meta_at(strip % strips_per_page, head);
+  }
+  std::uint8_t* v_meta(const PageSet& set, int strip, int head) const {
+    return set.frames[strip / strips_per_page] + set.v.meta_at(strip % strips_per_page, head);
   }
 };
+
+/// A view of `layer` whose pages have `geometry`; frames and n_tokens are left to be filled in.
+PagedKvView view_of(const PageGeometry& geometry, int layer);
 
 }  // namespace kvasir::cache

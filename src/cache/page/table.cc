@@ -10,6 +10,7 @@ namespace kvasir::cache {
 PageTable::PageTable(PageTable&& other) noexcept
     : pool_(other.pool_),
       geometry_(other.geometry_),
+      n_pinned_(other.n_pinned_),
       pages_(std::move(other.pages_)),
       frames_(std::move(other.frames_)),
       first_live_(std::exchange(other.first_live_, 0)) {
@@ -18,11 +19,13 @@ PageTable::PageTable(PageTable&& other) noexcept
 }
 
 PageTable PageTable::share() const {
-  PageTable other(*pool_, *geometry_);
+  PageTable other(*pool_, *geometry_, n_pinned_);
   other.pages_ = pages_;
   other.frames_ = frames_;
   other.first_live_ = first_live_;
-  for (int i = first_live_; i < n_pages(); ++i) pool_->add_owner(page(i));
+  for (int i = 0; i < n_pages(); ++i) {
+    if (is_live(i)) pool_->add_owner(page(i));
+  }
   return other;
 }
 
@@ -55,11 +58,11 @@ void PageTable::begin_with(std::span<const PageId> pages, int first_live) {
   KVASIR_CHECK(pages_.empty() && 0 <= first_live && first_live <= static_cast<int>(pages.size()));
   first_live_ = first_live;
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    const bool is_live = i >= static_cast<std::size_t>(first_live);
-    KVASIR_CHECK(!is_live || pages[i] != kNoPage);
-    if (is_live) pool_->add_owner(pages[i]);
-    pages_.push_back(is_live ? pages[i] : kNoPage);
-    frames_.push_back(is_live ? pool_->frame(pages[i]) : nullptr);
+    const bool is_kept = is_live(static_cast<int>(i));
+    KVASIR_CHECK(!is_kept || pages[i] != kNoPage);
+    if (is_kept) pool_->add_owner(pages[i]);
+    pages_.push_back(is_kept ? pages[i] : kNoPage);
+    frames_.push_back(is_kept ? pool_->frame(pages[i]) : nullptr);
   }
 }
 
@@ -85,6 +88,7 @@ void PageTable::truncate(int n_tokens) {
 void PageTable::free_below(int n_dead) {
   const int first_live = std::min(n_dead / geometry_->page_tokens(), n_pages());
   for (; first_live_ < first_live; ++first_live_) {
+    if (first_live_ < n_pinned_) continue;
     const auto page_idx = static_cast<std::size_t>(first_live_);
     pool_->drop_owner(pages_[page_idx]);
     pages_[page_idx] = kNoPage;

@@ -1,26 +1,13 @@
 // What the kernels of a block know of the segment at hand.
-//
-// Included once per target by kernel.cc (Highway's toggled guard).
-// clang-format off
-#if defined(KVASIR_ATTENTION_SEGMENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-// clang-format on
-#ifdef KVASIR_ATTENTION_SEGMENT_INL_H_
-#undef KVASIR_ATTENTION_SEGMENT_INL_H_
-#else
-#define KVASIR_ATTENTION_SEGMENT_INL_H_
-#endif
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/lanes-inl.h"
 #include "attention/work.h"
-#include "hwy/highway.h"
 
-HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
-namespace HWY_NAMESPACE {
 
 /// Strips of one kv head that are read at a stretch, then those of the next kv head: 64 tokens, a
 /// page of the usual size, in which the heads lie side by side.
@@ -33,6 +20,10 @@ struct Segment {
   int token_begin = 0, token_end = 0;  ///< visible to some row
   const std::uint8_t* k[kSegmentStrips];
   const std::uint8_t* v[kSegmentStrips];
+  /// Of coded K and V: their scales, and which stretches of 64 tokens are tiles.
+  const std::uint8_t* k_meta[kSegmentStrips];
+  const std::uint8_t* v_meta[kSegmentStrips];
+  bool is_tile[kSegmentStrips / kChunkStrips];
   const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
   int n_next = 0;                              ///< 0: the task ends here
 };
@@ -57,9 +48,4 @@ struct Tiles {
   int rows(int tile) const { return height + (tile < n_taller ? 1 : 0); }
 };
 
-// NOLINTNEXTLINE(google-readability-namespace-comments)
-}  // namespace HWY_NAMESPACE
 }  // namespace kvasir::attention
-HWY_AFTER_NAMESPACE();
-
-#endif  // include guard, toggled per target

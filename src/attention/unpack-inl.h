@@ -1,0 +1,157 @@
+// Tiles of 3, 4 and 5 bits to bytes, and scales of every coded codec to floats.
+//
+// Included once per target by coded_kernel.cc (Highway's toggled guard).
+// clang-format off
+#if defined(KVASIR_ATTENTION_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+// clang-format on
+#ifdef KVASIR_ATTENTION_UNPACK_INL_H_
+#undef KVASIR_ATTENTION_UNPACK_INL_H_
+#else
+#define KVASIR_ATTENTION_UNPACK_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/codes-inl.h"
+#include "attention/factors-inl.h"
+#include "cache/codec/tile_codec.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::attention {
+namespace HWY_NAMESPACE {
+
+/// Bytes that are unpacked at a time: a whole vector, the scalar target's included.
+using TagBytes = hn::CappedTag<std::uint8_t, 64>;
+inline constexpr int kByteLanes = static_cast<int>(hn::MaxLanes(TagBytes()));
+
+/// Codes [at, at + kByteLanes) of an 8-bit form of `form_bytes` (cache/codec/tile_codec.h).
+template <cache::CodecId kCodec>
+HWY_INLINE hn::Vec<TagBytes> load_tile_codes(const std::uint8_t* planes, std::size_t form_bytes,
+                                             std::size_t at) {
+  const TagBytes tag;
+  constexpr int kFieldBits = cache::tile_plane_bits(kCodec);
+  const std::size_t plane_bytes = cache::tile_plane_bytes(kCodec, form_bytes);
+  const auto stored = hn::LoadU(tag, planes + at % plane_bytes);
+  const hn::Repartition<std::uint16_t, TagBytes> tag16;
+  auto field = stored;
+  switch (at / plane_bytes) {  // bytes have no shifts of their own on x86
+    case 1:
+      field = hn::BitCast(tag, hn::ShiftRight<kFieldBits>(hn::BitCast(tag16, stored)));
+      break;
+    case 2:
+      field = hn::BitCast(tag, hn::ShiftRight<4>(hn::BitCast(tag16, stored)));
+      break;
+    case 3:
+      field = hn::BitCast(tag, hn::ShiftRight<6>(hn::BitCast(tag16, stored)));
+      break;
+    default:
+      break;
+  }
+  field = hn::And(field, hn::Set(tag, (1 << kFieldBits) - 1));
+  if constexpr (cache::tile_has_bit_plane(kCodec)) {
+    std::uint8_t bits[8] = {};
+    std::memcpy(bits, planes + plane_bytes + at / 8, (kByteLanes + 7) / 8);
+    const auto lowest = hn::VecFromMask(tag, hn::LoadMaskBits(tag, bits));
+    field = hn::Or(hn::Add(field, field), hn::And(lowest, hn::Set(tag, 1)));
+  }
+  return field;
+}
+
+/// K's strips as value + 128, and what is read next is fetched.
+template <cache::CodecId kCodec>
+HWY_NOINLINE void unpack_keys(const std::uint8_t* codes, const cache::KTileMeta& meta,
+                              int head_dim, const std::uint8_t* ahead, std::uint8_t* out) {
+  const TagBytes tag;
+  const hn::Repartition<std::uint16_t, TagBytes> tag16;
+  const std::size_t form = cache::k_strip_form_bytes(head_dim);
+  const std::size_t strip_bytes = cache::code_bytes(kCodec, head_dim, 16);
+  const auto low = hn::Set(tag16, 0x00FF);
+  for (std::size_t byte = 0; byte < 4 * strip_bytes; byte += 64) hwy::Prefetch(ahead + byte);
+  for (int quad = 0; quad < head_dim / 4; ++quad) {
+    std::uint32_t step, offset;
+    std::memcpy(&step, meta.step + 4 * quad, sizeof(step));
+    std::memcpy(&offset, meta.offset + 4 * quad, sizeof(offset));
+    const hn::Repartition<std::uint32_t, TagBytes> tag32;
+    const auto steps = hn::BitCast(tag16, hn::Set(tag32, step));
+    const auto even_steps = hn::And(steps, low), odd_steps = hn::ShiftRight<8>(steps);
+    const auto offsets = hn::BitCast(tag, hn::Set(tag32, offset ^ 0x80808080u));
+    for (std::size_t strip = 0; strip < 4; ++strip) {
+      for (int part = 0; part < 64; part += kByteLanes) {
+        const auto at = static_cast<std::size_t>(quad * 64 + part);
+        const auto code = hn::BitCast(
+            tag16, load_tile_codes<kCodec>(codes + strip * strip_bytes, form, at));
+        // Byte products, modulo 256: the offset brings them back into range.
+        const auto even = hn::And(hn::Mul(code, even_steps), low);
+        const auto odd = hn::Mul(hn::AndNot(low, code), odd_steps);
+        const auto value = hn::Add(hn::BitCast(tag, hn::Or(even, odd)), offsets);
+        hn::StoreU(value, tag, out + strip * form + at);
+      }
+    }
+  }
+}
+
+/// V as v8.
+template <cache::CodecId kCodec>
+HWY_NOINLINE void unpack_values(const std::uint8_t* codes, int head_dim, const std::uint8_t* ahead,
+                                std::uint8_t* out) {
+  const TagBytes tag;
+  const hn::Repartition<std::uint16_t, TagBytes> tag16;
+  constexpr int kShift = 8 - cache::codec_bits(kCodec);
+  const std::size_t form = cache::v_form_bytes(head_dim);
+  const auto centre = hn::Set(tag, 128 ^ (1 << (kShift - 1)));
+  const std::size_t n_bytes = cache::code_bytes(kCodec, head_dim, cache::kTileTokens);
+  for (std::size_t byte = 0; byte < n_bytes; byte += 64) hwy::Prefetch(ahead + byte);
+  for (std::size_t at = 0; at < form; at += kByteLanes) {
+    const auto code = hn::BitCast(tag16, load_tile_codes<kCodec>(codes, form, at));
+    const auto upper = hn::BitCast(tag, hn::ShiftLeft<kShift>(code));  // codes stay in their bytes
+    hn::StoreU(hn::Xor(upper, centre), tag, out + at);
+  }
+}
+
+/// Floats of bytes that are scales of few bits (tile_codec.h), times two bases.
+template <int kShift>
+HWY_INLINE void unpack_scales(const std::uint8_t* scales, std::uint32_t bias, float first_base,
+                              float second_base, int n, float* out) {
+  const Tag16 tag;
+  const hn::RebindToUnsigned<Tag16> tu;
+  const hn::Rebind<std::uint8_t, Tag16> t8;
+  for (int i = 0; i < n; i += kLanes) {
+    const auto bits = hn::ShiftLeft<kShift>(hn::PromoteTo(tu, hn::LoadU(t8, scales + i)));
+    const auto unit = hn::BitCast(tag, hn::Add(bits, hn::Set(tu, bias)));
+    hn::Store(hn::Mul(hn::Mul(unit, hn::Set(tag, first_base)), hn::Set(tag, second_base)), tag,
+              out + i);
+  }
+}
+
+/// `n` floats of f16, sixteen at a time.
+HWY_INLINE void unpack_halves(const std::uint8_t* from, float* out) {
+  const Tag16 tag;
+  const F16* halves = reinterpret_cast<const F16*>(from);
+#pragma GCC unroll kUnroll
+  for (int g = 0; g < kRegs; ++g) {
+    hn::Store(load_f32(tag, halves + g * kLanes), tag, out + g * kLanes);
+  }
+}
+
+/// Scales of 64 tokens of V of a tile.
+HWY_INLINE void unpack_value_scales(const std::uint8_t* bytes, float* scale, float* centre) {
+  const cache::VTileMeta meta(bytes);
+  unpack_scales<cache::kVScaleShift>(meta.scale, cache::kVScaleBias, meta.scale_base, 1.0f,
+                                     cache::kTileTokens, scale);
+  const Tag16 tag;
+  const hn::RebindToSigned<Tag16> ti;
+  const hn::Rebind<std::int8_t, Tag16> t8;
+  for (int i = 0; i < cache::kTileTokens; i += kLanes) {
+    const auto whole = hn::PromoteTo(ti, hn::LoadU(t8, meta.centre + i));
+    hn::Store(hn::Mul(hn::ConvertTo(tag, whole), hn::Set(tag, meta.centre_base)), tag, centre + i);
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target

@@ -1,0 +1,174 @@
+#include "cache/codec/coded_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "cache/page/geometry.h"
+#include "simd/half.h"
+#include "simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cache/codec/coded_rows.cc"
+#include "hwy/foreach_target.h"
+// clang-format off: highway.h must come after foreach_target.h
+#include "hwy/highway.h"
+// clang-format on
+#include "simd/hadamard-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::cache {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kMaxDim = 256;
+constexpr float kRoundMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
+
+struct Range {
+  float least, greatest;
+  bool is_finite;
+};
+
+HWY_INLINE Range range_of(const float* x, int n) {
+  const hn::CappedTag<float, 16> tag;
+  constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
+  auto least = hn::LoadU(tag, x), greatest = least;
+  auto zero = hn::Zero(tag);  // what is not finite makes it NaN
+  for (int i = 0; i < n; i += kVec) {
+    const auto value = hn::LoadU(tag, x + i);
+    least = hn::Min(least, value);
+    greatest = hn::Max(greatest, value);
+    zero = hn::Add(zero, hn::Mul(value, hn::Zero(tag)));
+  }
+  HWY_ALIGN float lanes[16];
+  hn::Store(zero, tag, lanes);
+  bool is_finite = true;
+  for (int i = 0; i < kVec; ++i) is_finite = is_finite && lanes[i] == 0.0f;
+  return {hn::GetLane(hn::MinOfLanes(tag, least)), hn::GetLane(hn::MaxOfLanes(tag, greatest)),
+          is_finite};
+}
+
+/// code = (x - centre) / scale, within -127..127. `scale` may be 0: then all codes are.
+HWY_INLINE void encode(const float* x, int n, float centre, float scale, std::int8_t* codes) {
+  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  const hn::CappedTag<float, 16> tag;
+  const hn::RebindToSigned<decltype(tag)> ti;
+  const hn::Rebind<std::int8_t, decltype(tag)> t8;
+  constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
+  const auto most = hn::Set(tag, 127.0f);
+  for (int i = 0; i < n; i += kVec) {
+    const auto y = hn::Mul(hn::Sub(hn::LoadU(tag, x + i), hn::Set(tag, centre)),
+                           hn::Set(tag, inverse));
+    const auto clamped = hn::Min(hn::Max(y, hn::Neg(most)), most);
+    const auto bits = hn::BitCast(ti, hn::Add(clamped, hn::Set(tag, kRoundMagic)));
+    const auto whole = hn::Sub(bits, hn::Set(ti, std::bit_cast<std::int32_t>(kRoundMagic)));
+    hn::StoreU(hn::DemoteTo(t8, whole), t8, codes + i);
+  }
+}
+
+/// One group of channels. Writes f16 scale, and centre, of the lane.
+HWY_INLINE void encode_group(const float* x, int n, bool has_centre, std::int8_t* codes,
+                             std::uint16_t* scale, std::uint16_t* centre) {
+  const Range range = range_of(x, n);
+  float middle = 0.0f;
+  if (has_centre) {
+    *centre = simd::f32_to_f16(0.5f * range.least + 0.5f * range.greatest);
+    middle = simd::f16_to_f32(*centre);
+  }
+  // From the rounded centre, so that rounding cuts nothing off.
+  const float most = std::max(range.greatest - middle, middle - range.least);
+  *scale = simd::f32_to_f16(most / 127.0f);
+  const float step = simd::f16_to_f32(*scale);
+  if (!range.is_finite || !(step * 0.0f == 0.0f) || !(middle * 0.0f == 0.0f)) {
+    *scale = 0x7E00;
+    if (has_centre) *centre = 0;
+    std::fill(codes, codes + n, std::int8_t{0});
+    return;
+  }
+  encode(x, n, middle, step, codes);
+}
+
+void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std::size_t row_stride,
+                 int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta) {
+  HWY_ALIGN float row[kMaxDim];
+  HWY_ALIGN std::int8_t row_codes[kMaxDim];
+  auto* scales = reinterpret_cast<std::uint16_t*>(meta);
+  for (int end = lane + n_tokens; lane < end; ++lane, rows += row_stride) {
+    const float* x = rows;
+    if (codec == CodecId::kInt8) {
+      std::copy(rows, rows + head_dim, row);
+      simd::HWY_NAMESPACE::Hadamard(row, head_dim);
+      x = row;
+      encode_group(x, head_dim, false, row_codes, scales + lane, nullptr);
+    } else {
+      for (int first = 0, group = 0; first < head_dim; first += kGroupChannels, ++group) {
+        std::uint16_t* at = scales + group * 2 * kStripTokens + lane;
+        encode_group(x + first, std::min(kGroupChannels, head_dim - first), true,
+                     row_codes + first, at, at + kStripTokens);
+      }
+    }
+    if (is_v) {
+      std::uint8_t* to = codes + lane / 4 * 4 * head_dim + lane % 4;
+      for (int d = 0; d < head_dim; ++d) to[4 * d] = static_cast<std::uint8_t>(row_codes[d]);
+      continue;
+    }
+    for (int d = 0; d < head_dim; d += 4) {
+      std::uint32_t quad;
+      std::memcpy(&quad, row_codes + d, sizeof(quad));
+      quad ^= 0x80808080u;
+      std::memcpy(codes + (d / 4 * kStripTokens + lane) * 4, &quad, sizeof(quad));
+    }
+  }
+}
+
+void transform(float* row, int n) { simd::HWY_NAMESPACE::Hadamard(row, n); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::cache
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::cache {
+namespace {
+
+HWY_EXPORT(write_strip);
+HWY_EXPORT(transform);
+
+}  // namespace
+
+void write_coded_strip(CodecId codec, bool is_v, int head_dim, const float* rows,
+                       std::size_t row_stride, int lane, int n_tokens, std::uint8_t* codes,
+                       std::uint8_t* meta) {
+  HWY_DYNAMIC_DISPATCH(write_strip)
+  (codec, is_v, head_dim, rows, row_stride, lane, n_tokens, codes, meta);
+}
+
+void read_stored_row(CodecId codec, bool is_v, int head_dim, const std::uint8_t* codes,
+                     const std::uint8_t* meta, int lane, float* row) {
+  for (int d = 0; d < head_dim; ++d) {
+    const int place =
+        is_v ? (lane / 4 * head_dim + d) * 4 + lane % 4 : (d / 4 * kStripTokens + lane) * 4 + d % 4;
+    const int code = is_v ? static_cast<std::int8_t>(codes[place]) : int{codes[place]} - 128;
+    const int group = codec == CodecId::kInt8G64 ? d / kGroupChannels : 0;
+    const int n_fields = codec == CodecId::kInt8G64 ? 2 : 1;
+    const auto field = [&](int i) {
+      std::uint16_t half;
+      std::memcpy(&half, meta + ((group * n_fields + i) * kStripTokens + lane) * 2, sizeof(half));
+      return simd::f16_to_f32(half);
+    };
+    row[d] = field(0) * static_cast<float>(code) + (n_fields == 2 ? field(1) : 0.0f);
+  }
+}
+
+void read_coded_row(CodecId codec, bool is_v, int head_dim, const std::uint8_t* codes,
+                    const std::uint8_t* meta, int lane, float* row) {
+  read_stored_row(codec, is_v, head_dim, codes, meta, lane, row);
+  if (is_hadamard(codec)) HWY_DYNAMIC_DISPATCH(transform)(row, head_dim);
+}
+
+}  // namespace kvasir::cache
+#endif  // HWY_ONCE
