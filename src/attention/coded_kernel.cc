@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "attention/kernel.h"
+#include "attention/meanwhile.h"
 #include "attention/segment.h"
 #include "attention/work.h"
 #include "cache/codec/tile_codec.h"
@@ -20,7 +21,6 @@
 #include "attention/codes-inl.h"
 #include "attention/factors-inl.h"
 #include "attention/softmax-inl.h"
-#include "attention/staged-inl.h"
 #include "attention/unpack-inl.h"
 #include "simd/hadamard-inl.h"
 

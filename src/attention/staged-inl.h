@@ -16,6 +16,7 @@
 
 #include "attention/kernel.h"
 #include "attention/lanes-inl.h"
+#include "attention/meanwhile.h"
 #include "attention/segment.h"
 #include "attention/tiles-inl.h"
 #include "attention/work.h"
@@ -28,37 +29,6 @@ namespace HWY_NAMESPACE {
 
 /// How far the prefetch of K runs ahead of the copies: kernels.md C measured 8-25 KB to be best.
 inline constexpr int kPrefetchBytes = 16 << 10;
-
-/// What is fetched while register tiles compute, in even shares: memory would have nothing to do
-/// meanwhile, and the copies would wait for it afterwards.
-class FetchedMeanwhile {
- public:
-  /// Strips of 16 parts each (rows of V, equal shares of K), `n_steps` tiles in all.
-  FetchedMeanwhile(const std::uint8_t* const* strips, int n_strips, std::size_t part_stride,
-                   std::size_t part_bytes, int n_steps)
-      : strips_(strips),
-        n_parts_(n_strips * 16),
-        part_stride_(part_stride),
-        part_bytes_(part_bytes),
-        n_steps_(n_steps) {}
-
-  /// To be called once per tile.
-  HWY_INLINE void step() {
-    ++step_;
-    for (const int end = n_parts_ * step_ / n_steps_; part_ < end; ++part_) {
-      const std::uint8_t* part =
-          strips_[part_ / 16] + static_cast<std::size_t>(part_ % 16) * part_stride_;
-      for (std::size_t byte = 0; byte < part_bytes_; byte += 64) hwy::Prefetch(part + byte);
-    }
-  }
-
- private:
-  const std::uint8_t* const* strips_;
-  int n_parts_;
-  std::size_t part_stride_, part_bytes_;
-  int n_steps_;
-  int step_ = 0, part_ = 0;
-};
 
 /// Copies a K strip and fetches as many bytes from `ahead`.
 template <class K>
@@ -104,14 +74,6 @@ ScoreTileFunction choose_score_tile(int n_rows) {
     if (n_rows > R) return choose_score_tile<C, R + 1>(n_rows);
   }
   return score_staged_tile<C, R>;
-}
-
-/// Whether some row of the tile sees a token of [begin, end).
-HWY_INLINE bool sees_any(const Row* rows, int n_rows, int begin, int end) {
-  for (int r = 0; r < n_rows; ++r) {
-    if (rows[r].begin < end && begin < rows[r].end) return true;
-  }
-  return false;
 }
 
 template <class K>
