@@ -38,13 +38,22 @@ struct EngineOptions {
   int n_ctx = 0;  ///< tokens a sequence may hold; 0: what the model was trained for
   cache::CodecId codec_k = cache::CodecId::kF16;
   cache::CodecId codec_v = cache::CodecId::kF16;
+  /// Of layers with a tile codec: see cache::KvFormat.
+  int n_sink_tiles = 1, n_tail_tiles = 1;
+  /// Name of the allocation of bits that `kvasir calibrate kv` has left beside the model (kv_plan.h),
+  /// which then takes codec_k's and codec_v's place; where there is none, they serve.
+  std::string kv_plan;
+  int n_protected = 0;  ///< layers whose K that calibration found the most sensitive: int8 there
+  std::vector<cache::LayerCodecs> layer_codecs;  ///< by layer; empty: as said above
   model::ActivationMode activations = model::ActivationMode::kInt8;
   std::uint64_t budget_bytes = 0;  ///< for weights, KV and scratch together; 0: no limit
 
   int n_threads = 0;  ///< 0: every usable CPU
   int n_batch = 512;  ///< prompt tokens computed in one forward pass
   /// Tokens of a page: a power of two 16..512, or 0 for one page that holds the whole context.
-  int page_tokens = 32;
+  /// kAutoPage: 32, or 64 with tile codecs.
+  int page_tokens = kAutoPage;
+  static constexpr int kAutoPage = -1;
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;
   PoolLayout pool_layout = PoolLayout::kUnified;
 

@@ -141,10 +141,10 @@ class Lines {
 std::string manifest_of(const cache::KeyScope& scope, std::string_view model_name) {
   return fmt::format(
       "name {}\nsalt {}\nmodel {}\ntokenizer {}\nrope {}\nadapter {}\ncodec_k {}\ncodec_v {}\n"
-      "page_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
+      "codec_layers {}\npage_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
       hex_of(model_name), hex_of(scope.salt), hex_of(scope.model), hex_of(scope.tokenizer),
       hex_of(scope.rope), hex_of(scope.adapter), static_cast<int>(scope.codec_k),
-      static_cast<int>(scope.codec_v), scope.page_tokens, static_cast<int>(scope.head_order),
+      static_cast<int>(scope.codec_v), hex_of(scope.codec_layers), scope.page_tokens, static_cast<int>(scope.head_order),
       scope.geometry_version, hex_of(scope.activations));
 }
 
@@ -160,6 +160,7 @@ std::optional<Manifest> parse_manifest(std::string_view text) {
   scope.adapter = lines.bytes("adapter");
   scope.codec_k = static_cast<cache::CodecId>(lines.number("codec_k"));
   scope.codec_v = static_cast<cache::CodecId>(lines.number("codec_v"));
+  scope.codec_layers = lines.bytes("codec_layers");
   scope.page_tokens = lines.number("page_tokens");
   scope.head_order = static_cast<cache::HeadOrder>(lines.number("head_order"));
   scope.geometry_version = lines.number("geometry_version");

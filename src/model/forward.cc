@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cache/codec/row_codec.h"
+#include "cache/codec/seal.h"
 #include "model/ops.h"
 
 namespace kvasir::model {
@@ -244,6 +245,7 @@ void ForwardPass::attention_block(int layer_idx) {
         write_kv(layer_idx, begin, end);
       },
       all_alone ? 1 : cache::kStripTokens);
+  seal_tiles(layer_idx);
   attend(layer_idx);
   if (layer_idx == config_.n_layers - 1) keep_wanted_rows();
   if (n_rows_ == 0) return;
@@ -287,6 +289,34 @@ void ForwardPass::write_kv(int layer_idx, int begin_row, int end_row) {
                     items_[i].first_pos + (begin - first_rows_[i]), end - begin, k, k + n_k,
                     w_.qkv.stride());
   }
+}
+
+/// Before the pass attends: its own later queries read them.
+void ForwardPass::seal_tiles(int layer_idx) {
+  struct Tiles {
+    const cache::PagedKvView* kv;
+    int first, n;
+  };
+  std::vector<Tiles> sealed;
+  int n_tiles = 0;
+  for (const ForwardItem& item : items_) {
+    const cache::PagedKvView& kv = item.layers[static_cast<std::size_t>(layer_idx)];
+    if (!kv.has_tiles()) continue;
+    const int first = item.first_pos / cache::kTileTokens;
+    const int end = (item.first_pos + static_cast<int>(item.tokens.size())) / cache::kTileTokens;
+    if (first == end) continue;
+    sealed.push_back({&kv, first, end - first});
+    n_tiles += end - first;
+  }
+  if (n_tiles == 0) return;
+  const int n_sides = 2 * config_.n_kv_heads;
+  pool_.for_tasks(n_tiles * n_sides, [&](int task, int) {
+    int tile = task / n_sides;
+    const Tiles* of = sealed.data();
+    for (; tile >= of->n; ++of) tile -= of->n;
+    const int side = task % n_sides;
+    cache::seal_tile(*of->kv, of->first + tile, side / 2, side % 2 != 0);
+  });
 }
 
 void ForwardPass::attend(int layer_idx) {

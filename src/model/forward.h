@@ -74,6 +74,7 @@ class ForwardPass {
   void attention_block(int layer_idx);
   void finish_qkv(int layer_idx, int begin_row, int end_row);
   void write_kv(int layer_idx, int begin_row, int end_row);
+  void seal_tiles(int layer_idx);
   void attend(int layer_idx);
   void keep_wanted_rows();
   void feed_forward_block(int layer_idx);

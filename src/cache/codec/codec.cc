@@ -29,4 +29,23 @@ std::optional<CodecId> parse_codec(std::string_view name) {
   return std::nullopt;
 }
 
+bool KvFormat::has_tiles(int n_layers) const {
+  for (int layer = 0; layer < n_layers; ++layer) {
+    if (is_tile_codec(of(layer).k) || is_tile_codec(of(layer).v)) return true;
+  }
+  return false;
+}
+
+std::string KvFormat::details(int n_layers) const {
+  std::string text;
+  if (!layers.empty()) {
+    for (const LayerCodecs& codecs : layers) {
+      text += static_cast<char>('0' + static_cast<int>(codecs.k));
+      text += static_cast<char>('0' + static_cast<int>(codecs.v));
+    }
+  }
+  if (!has_tiles(n_layers)) return text;
+  return text + " sinks " + std::to_string(n_sink_tiles) + " tail " + std::to_string(n_tail_tiles);
+}
+
 }  // namespace kvasir::cache

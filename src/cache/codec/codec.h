@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace kvasir::cache {
 
@@ -38,6 +40,23 @@ struct LayerCodecs {
   CodecId k = CodecId::kF16;
   CodecId v = CodecId::kF16;
   bool operator==(const LayerCodecs&) const = default;
+};
+
+/// What all layers' K and V are stored as.
+struct KvFormat {
+  LayerCodecs all;                  ///< of every layer, unless
+  std::vector<LayerCodecs> layers;  ///< [n_layers] is given
+  /// Tiles of 64 tokens that a query reads as int8 rows although they are sealed: the first ones of
+  /// its history, and the last ones before its own.
+  int n_sink_tiles = 1, n_tail_tiles = 1;
+
+  LayerCodecs of(int layer) const {
+    return layers.empty() ? all : layers[static_cast<std::size_t>(layer)];
+  }
+  /// Whether some of `n_layers` layers has a tile codec.
+  bool has_tiles(int n_layers) const;
+  /// What `all` does not say, in few words; empty for row codecs. Part of every stored key.
+  std::string details(int n_layers) const;
 };
 
 /// "f32", "f16", "bf16", "int8", "int8-g64", "tile3", ...

@@ -40,7 +40,7 @@ std::string string_of(const Fingerprint& fingerprint) {
 }
 
 /// The one list of fields: of the key, and of the reason why two keys differ.
-std::array<Field, 11> fields_of(const KeyScope& scope) {
+std::array<Field, 12> fields_of(const KeyScope& scope) {
   return {{{"salt", scope.salt},
            {"model", string_of(scope.model)},
            {"tokenizer", string_of(scope.tokenizer)},
@@ -48,6 +48,7 @@ std::array<Field, 11> fields_of(const KeyScope& scope) {
            {"adapter", scope.adapter},
            {"codec_k", number(static_cast<std::int64_t>(scope.codec_k))},
            {"codec_v", number(static_cast<std::int64_t>(scope.codec_v))},
+           {"codec_layers", scope.codec_layers},
            {"page_tokens", number(scope.page_tokens)},
            {"head_order", number(static_cast<std::int64_t>(scope.head_order))},
            {"geometry_version", number(scope.geometry_version)},
