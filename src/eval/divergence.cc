@@ -98,11 +98,25 @@ HWY_INLINE V SecondOrder(D d, V t) {
   return hn::Mul(hn::Mul(t, t), q);
 }
 
+/// other - base - (ratio + ratio_rest), rounded as if at the end: what is left may be far smaller
+/// than the logits are.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Difference(D, V other, V base, V ratio, V ratio_rest) {
+  const V difference = hn::Sub(other, base);
+  const V seen_base = hn::Sub(other, difference);
+  const V seen_other = hn::Add(difference, seen_base);
+  const V rest = hn::Add(hn::Sub(other, seen_other), hn::Sub(seen_base, base));
+  return hn::Add(hn::Sub(difference, ratio), hn::Sub(rest, ratio_rest));
+}
+
 /// The base's sum times the divergence. `log_ratio` is ln of the other sum over the base's, maxima
 /// included; `sum_ratio` the base's sum over the other one's without them.
 double SumOfTerms(const float* base, const float* other, std::size_t n, float base_maximum,
-                  float other_maximum, float log_ratio, float sum_ratio) {
+                  float other_maximum, double log_ratio, float sum_ratio) {
   const hn::CappedTag<float, kLanes> d;
+  const auto ratio = hn::Set(d, static_cast<float>(log_ratio));
+  const auto ratio_rest = hn::Set(
+      d, static_cast<float>(log_ratio - static_cast<double>(static_cast<float>(log_ratio))));
   alignas(64) float p_block[kBlock], q_block[kBlock];
   LaneSum sum;
   for (std::size_t begin = 0; begin < n; begin += kBlock) {
@@ -111,7 +125,7 @@ double SumOfTerms(const float* base, const float* other, std::size_t n, float ba
     const std::size_t n_block = copy_padded(other + begin, n_row, other_maximum - 1000.0f, q_block);
     for (std::size_t i = 0; i < n_block; i += hn::Lanes(d)) {
       const auto base_logit = hn::Load(d, p_block + i), other_logit = hn::Load(d, q_block + i);
-      const auto t = hn::Sub(hn::Sub(other_logit, base_logit), hn::Set(d, log_ratio));
+      const auto t = Difference(d, other_logit, base_logit, ratio, ratio_rest);
       const auto p = sn::ExpOfNegative(d, hn::Sub(base_logit, hn::Set(d, base_maximum)));
       const auto q = sn::ExpOfNegative(d, hn::Sub(other_logit, hn::Set(d, other_maximum)));
       const auto near = hn::Mul(p, SecondOrder(d, t));

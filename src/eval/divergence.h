@@ -21,7 +21,7 @@ struct RowSoftmax {
 RowSoftmax softmax_of(std::span<const float> logits);
 
 /// Nats, of `base` to `other`: sum of p ln(p / q). It is never negative, exactly 0 for equal
-/// rows, and good to some 1e-6 of itself however small it is: with t = ln(q / p) it is the sum of
+/// rows, and good to some 1e-6 of itself and 1e-14: with t = ln(q / p) it is the sum of
 /// p (e^t - 1 - t), which has no terms that cancel.
 /// Requires: rows of one length, with their softmax_of.
 double divergence(std::span<const float> base, const RowSoftmax& base_softmax,
