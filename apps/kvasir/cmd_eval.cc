@@ -195,8 +195,7 @@ Status shifted(ShiftedFlags& flags) {
 }  // namespace
 
 void add_eval(CLI::App& app, std::vector<Command>& commands) {
-  CLI::App* sub =
-      app.add_subcommand("eval", "perplexity, logits, and what approximate reuse costs");
+  CLI::App* sub = app.add_subcommand("eval", "perplexity, logits, and what approximations cost");
   sub->require_subcommand(1);
 
   auto ppl_flags = std::make_shared<PplFlags>();
@@ -249,9 +248,12 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
       "Examples:\n"
       "  kvasir eval shifted -f text.txt\n"
       "  kvasir eval shifted -f text.txt --rules first,spread --shares 0,15,30\n");
+  add_eval_kld(*sub, commands);
+  add_eval_drift(*sub, commands);
   sub->footer(
       "Examples:\n"
       "  kvasir eval ppl -f text.txt\n"
+      "  kvasir eval kld -f text.txt --kv-type f16,bf16\n"
       "  kvasir eval logits --ids 1,2,3\n");
 
   commands.push_back({sub, [=] {

@@ -65,12 +65,6 @@ Result<Enum> choose(const char* flag, const std::string& got,
   return Error{ErrorCode::kInvalidArgument, fmt::format("{}: got '{}', want {}", flag, got, want)};
 }
 
-Result<cache::CodecId> parse_kv_type(const char* flag, const std::string& name) {
-  if (const auto codec = cache::parse_codec(name)) return *codec;
-  return Error{ErrorCode::kInvalidArgument,
-               fmt::format("{}: got '{}', want f32, f16 or bf16", flag, name)};
-}
-
 /// The user's cache directory for this program.
 std::string user_cache_directory() {
   const char* cache_home = std::getenv("XDG_CACHE_HOME");
@@ -95,6 +89,12 @@ Result<std::uint64_t> bytes_of(const char* flag, const std::string& text) {
 }
 
 }  // namespace
+
+Result<cache::CodecId> parse_kv_type(const char* flag, const std::string& name) {
+  if (const auto codec = cache::parse_codec(name)) return *codec;
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("{}: got '{}', want f32, f16 or bf16", flag, name)};
+}
 
 std::string default_kv_directory() { return user_cache_directory() + "/kv"; }
 
@@ -147,9 +147,11 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("-c,--ctx-size", n_ctx_, "tokens a sequence may hold; 0: the model's own");
   app.add_option("-t,--threads", n_threads_, "threads; 0: every usable CPU");
   app.add_option("-b,--batch-size", n_batch_, "prompt tokens per forward pass");
-  app.add_option("--kv-type", kv_type_, "type of cached K and V: f32, f16, bf16");
-  app.add_option("-k,--kv-type-k,--cache-type-k", kv_type_k_, "type of K alone");
-  app.add_option("-v,--kv-type-v,--cache-type-v", kv_type_v_, "type of V alone");
+  if (set != Set::kAnyKvType) {
+    app.add_option("--kv-type", kv_type_, "type of cached K and V: f32, f16, bf16");
+    app.add_option("-k,--kv-type-k,--cache-type-k", kv_type_k_, "type of K alone");
+    app.add_option("-v,--kv-type-v,--cache-type-v", kv_type_v_, "type of V alone");
+  }
   app.add_option("--act", act_, "activations in matmuls: int8, or f32 as the reference");
   app.add_option("--kv-budget", budget_,
                  "hard limit for weights, KV and scratch, e.g. 512M; 0: none. The program\n"

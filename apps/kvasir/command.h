@@ -52,6 +52,9 @@ void add_tokenize(CLI::App& app, std::vector<Command>& commands);
 void add_doctor(CLI::App& app, std::vector<Command>& commands);
 void add_bench(CLI::App& app, std::vector<Command>& commands);
 void add_eval(CLI::App& app, std::vector<Command>& commands);
+/// `eval` is the subcommand of add_eval.
+void add_eval_kld(CLI::App& eval, std::vector<Command>& commands);
+void add_eval_drift(CLI::App& eval, std::vector<Command>& commands);
 void add_trace(CLI::App& app, std::vector<Command>& commands);
 
 /// Where prompts are kept unless --kv-dir says otherwise.
@@ -61,11 +64,15 @@ std::string default_kv_directory();
 /// that is none; the message says what was wanted.
 void check_values(CLI::App& app);
 
+/// A type of cached K or V. Errors: kInvalidArgument naming the flag.
+Result<cache::CodecId> parse_kv_type(const char* flag, const std::string& name);
+
 /// -m and everything that decides how a model is loaded; `load` turns it into an engine.
 class ModelFlags {
  public:
-  /// kPrompts: kEngine, and where prompts that were computed are kept.
-  enum class Set { kModelOnly, kEngine, kPrompts };
+  /// kAnyKvType: kEngine, but the command makes caches of its own, with the types of K and V that
+  /// it has flags for. kPrompts: kEngine, and where prompts that were computed are kept.
+  enum class Set { kModelOnly, kEngine, kAnyKvType, kPrompts };
   void add(CLI::App& app, Set set);
   /// The model's path: -m, then $KVASIR_MODEL, then the default model in the user's cache
   /// directory. Errors: kInvalidArgument saying how to get one.

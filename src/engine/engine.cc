@@ -89,16 +89,7 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
                           model::Model::load(file, load_options, *engine->budget_, *engine->pool_));
   engine->n_ctx_ = options.n_ctx > 0 ? options.n_ctx : config.n_ctx_train;
 
-  cache::CacheOptions cache_options;
-  cache_options.groups = arrange(engine->model_->cache_groups(), options.pool_layout);
-  cache_options.codec_k = options.codec_k;
-  cache_options.codec_v = options.codec_v;
-  cache_options.page_tokens =
-      options.page_tokens > 0
-          ? options.page_tokens
-          : static_cast<int>(
-                round_up(static_cast<std::uint64_t>(engine->n_ctx_), cache::kStripTokens));
-  cache_options.head_order = options.head_order;
+  cache::CacheOptions cache_options = engine->cache_options({options.codec_k, options.codec_v});
   cache_options.prefix_bytes = options.prefix_bytes;
   if (options.prefix_bytes > 0 && !options.kv_dir.empty()) engine->open_disk();
   cache_options.disk = engine->disk_.get();
@@ -116,6 +107,23 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
       engine->model_->multiply_adds(0) / (kGuessedRate * engine->pool_->n_threads());
   engine->load_seconds_ = clock.now_seconds() - start;
   return engine;
+}
+
+cache::CacheOptions Engine::cache_options(cache::LayerCodecs codecs) const {
+  cache::CacheOptions made;
+  made.groups = arrange(model_->cache_groups(), options_.pool_layout);
+  made.codec_k = codecs.k;
+  made.codec_v = codecs.v;
+  made.page_tokens =
+      options_.page_tokens > 0
+          ? options_.page_tokens
+          : static_cast<int>(round_up(static_cast<std::uint64_t>(n_ctx_), cache::kStripTokens));
+  made.head_order = options_.head_order;
+  return made;
+}
+
+Result<std::unique_ptr<cache::KvCache>> Engine::make_cache(cache::LayerCodecs codecs) {
+  return cache::KvCache::create(cache_options(codecs), *budget_);
 }
 
 void Engine::open_disk() {

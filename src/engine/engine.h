@@ -88,6 +88,10 @@ class Engine {
   const model::Model& model() const { return *model_; }
   model::Model& model() { return *model_; }
   cache::KvCache& cache() { return *cache_; }
+  /// Another cache of this model, in the same budget and page layout, with other codecs and without
+  /// a prefix tree. `forward` runs its sequences as it does those of `cache()`: one copy of the
+  /// weights serves both. Must not outlive the engine. Errors: kInvalidArgument (the codecs).
+  Result<std::unique_ptr<cache::KvCache>> make_cache(cache::LayerCodecs codecs);
   ThreadPool& pool() { return *pool_; }
   int n_threads() const { return pool_->n_threads(); }
   /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: empty.
@@ -130,6 +134,8 @@ class Engine {
 
  private:
   Engine() = default;
+  /// What every cache of this engine has in common, with these codecs.
+  cache::CacheOptions cache_options(cache::LayerCodecs codecs) const;
   /// The disk tier in options().kv_dir, or kv_dir_error().
   void open_disk();
   /// Says in kv_dir whose pages these are, and finds scope_difference().

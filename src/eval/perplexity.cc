@@ -6,44 +6,10 @@
 #include <cmath>
 
 #include "base/clock.h"
+#include "eval/chunks.h"
 
 namespace kvasir::eval {
 namespace {
-
-constexpr std::size_t kLogitsBytesMax = std::size_t{64} << 20;
-
-/// Rows of a forward pass whose logits stay under kLogitsBytesMax.
-int rows_per_step(const engine::Engine& engine) {
-  const auto row_bytes =
-      static_cast<std::size_t>(engine.model().config().vocab_size) * sizeof(float);
-  const auto n_rows = std::max<std::size_t>(1, kLogitsBytesMax / row_bytes);
-  return static_cast<int>(std::min<std::size_t>(n_rows, engine.options().n_batch));
-}
-
-/// Runs `ids` from an empty cache and hands over logits rows [n_rows][vocab] of positions from
-/// `first_wanted` on, a piece at a time: `take(first position, n_rows, logits)`.
-template <class Take>
-Status run_sequence(engine::Engine& engine, std::span<const TokenId> ids, int first_wanted,
-                    const std::atomic<bool>* stop, Take take) {
-  cache::Sequence sequence = engine.cache().open();
-  std::vector<float> logits;
-  const int n_ids = static_cast<int>(ids.size());
-  const int n_rows_max = rows_per_step(engine);
-  int pos = 0;
-  while (pos < n_ids) {
-    if (stop != nullptr && stop->load()) return Error{ErrorCode::kCancelled, "eval: interrupted"};
-    const bool wanted = pos >= first_wanted;
-    int n = wanted ? std::min(n_rows_max, n_ids - pos)
-                   : std::min({engine.options().n_batch, first_wanted - pos, n_ids - pos});
-    const engine::Engine::Step step{
-        &sequence, ids.subspan(static_cast<std::size_t>(pos), static_cast<std::size_t>(n)),
-        wanted ? n : 0};
-    KVASIR_RETURN_IF_ERROR(engine.forward({&step, 1}, logits));
-    if (wanted) take(pos, n, logits);
-    pos += n;
-  }
-  return {};
-}
 
 /// -log softmax(logits)[target]: float exponents, double sum, as llama.cpp's.
 double negative_log_likelihood(std::span<const float> logits, TokenId target) {
@@ -60,26 +26,14 @@ Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view tex
                                     const PerplexityOptions& options,
                                     const std::function<void(int, int, double)>& progress,
                                     const std::atomic<bool>* stop) {
-  if (options.n_ctx < 4 || options.n_ctx > engine.n_ctx()) {
-    // The engine may have been made just as small: what the model can do is the better answer.
-    const int n_ctx_max = std::max(engine.n_ctx(), engine.model().config().n_ctx_train);
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("--ctx-size: got {}, want 4 to {}", options.n_ctx, n_ctx_max)};
-  }
-  if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
-  const text::Tokenizer& tokenizer = engine.tokenizer();
-  const std::vector<TokenId> ids =
-      tokenizer.encode(text, text::AddSpecial::kYes, text::ParseSpecial::kNo);
-  const int n_whole = static_cast<int>(ids.size()) / options.n_ctx;
-  const int n_chunks = options.n_chunks < 0 ? n_whole : std::min(options.n_chunks, n_whole);
-  if (n_chunks < 1) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("perplexity: text too short; got {} tokens, want at least {}",
-                             ids.size(), options.n_ctx)};
-  }
+  KVASIR_RETURN_IF_ERROR(check_chunk_length(engine, options.n_ctx, 4));
+  KVASIR_ASSIGN_OR_RETURN(
+      const ChunkedText chunks,
+      ChunkedText::cut(engine, text, options.n_ctx, options.n_chunks, "perplexity"));
+  const int n_chunks = chunks.n_chunks();
 
   PerplexityReport report;
-  report.n_tokens_text = static_cast<int>(ids.size());
+  report.n_tokens_text = static_cast<int>(chunks.ids().size());
   const SteadyClock clock;
   const double start = clock.now_seconds();
   const auto vocab_size = static_cast<std::size_t>(engine.model().config().vocab_size);
@@ -88,14 +42,11 @@ Result<PerplexityReport> perplexity(engine::Engine& engine, std::string_view tex
   double sum = 0.0, sum_of_squares = 0.0;
   std::vector<double> nll(static_cast<std::size_t>(n_scored));
   for (int chunk_idx = 0; chunk_idx < n_chunks; ++chunk_idx) {
-    const auto chunk = std::span(ids).subspan(
-        static_cast<std::size_t>(chunk_idx) * static_cast<std::size_t>(options.n_ctx),
-        static_cast<std::size_t>(options.n_ctx));
-    std::vector<TokenId> input(chunk.begin(), chunk.end() - 1);
-    if (tokenizer.add_bos() && tokenizer.bos()) input[0] = *tokenizer.bos();
-    const Status status = run_sequence(
-        engine, input, first_scored, stop,
-        [&](int first, int n_rows, const std::vector<float>& logits) {
+    const auto chunk = chunks.chunk(chunk_idx);
+    cache::Sequence sequence = engine.cache().open();
+    const Status status = run_in_pieces(
+        engine, {&sequence, 1}, chunks.input(chunk_idx), first_scored, stop,
+        [&](std::size_t, int first, int n_rows, const std::vector<float>& logits) {
           engine.pool().parallel_for(n_rows, 4, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t row = begin; row < end; ++row) {
               const auto pos = static_cast<std::size_t>(first + row);
@@ -146,8 +97,10 @@ Result<std::vector<std::vector<float>>> logits_at(engine::Engine& engine,
   std::vector<std::vector<float>> wanted(positions.size());
   const auto vocab_size = static_cast<std::size_t>(engine.model().config().vocab_size);
   const int first = *std::min_element(positions.begin(), positions.end());
-  KVASIR_RETURN_IF_ERROR(run_sequence(
-      engine, ids, first, stop, [&](int first_row, int n_rows, const std::vector<float>& logits) {
+  cache::Sequence sequence = engine.cache().open();
+  KVASIR_RETURN_IF_ERROR(run_in_pieces(
+      engine, {&sequence, 1}, ids, first, stop,
+      [&](std::size_t, int first_row, int n_rows, const std::vector<float>& logits) {
         for (std::size_t i = 0; i < positions.size(); ++i) {
           const int row = positions[i] - first_row;
           if (row < 0 || row >= n_rows) continue;

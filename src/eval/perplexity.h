@@ -29,10 +29,8 @@ struct PerplexityReport {
   double seconds = 0;
 };
 
-/// The text is tokenized once, without its one final newline, with BOS/EOS as the model asks and
-/// without parsing special tokens. Each chunk runs from an empty cache at positions 0..n_ctx-1, its
-/// first token replaced by BOS where the model adds one; the second half is scored: logits at
-/// n_ctx/2 .. n_ctx-2 against the original next tokens.
+/// Over a text's chunks (chunks.h); of each the second half is scored: logits at n_ctx/2 .. n_ctx-2
+/// against the original next tokens.
 /// Source: llama.cpp tools/perplexity. Errors: kInvalidArgument (text shorter than a chunk), those
 /// of Engine::forward. `progress(chunks done, chunks, perplexity so far)` may be empty. When `stop`
 /// becomes true the work ends after the running forward pass: the report is then about the chunks

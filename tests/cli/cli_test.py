@@ -310,6 +310,21 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, "eval", says="ubcommand")
         self.refused(USAGE, "bench", *M, "-r", "0", says="repetitions")
 
+    def test_eval_of_kv_types_names_the_wrong_flag(self):
+        for name in ("kld", "drift"):
+            sub = ("eval", name, *M, "-f", str(STORIES))
+            self.refused(USAGE, *sub, "--kv-type", "f16,q9", says="--kv-type: got 'q9'")
+            self.refused(USAGE, *sub, "--kv-type", "f16,", says="--kv-type: got ''")
+            self.refused(
+                USAGE, *sub, "--kv-type", "f16", "--base-kv", "x", says="--base-kv: got 'x'"
+            )
+            self.refused(USAGE, *sub, says="--kv-type")
+        kld = ("eval", "kld", *M, "-f", str(STORIES), "--kv-type", "f16")
+        self.refused(USAGE, *kld, "--score", "some", says="--score: got 'some', want half or all")
+        self.refused(USAGE, *kld, "--chunks", "0", says="--chunks: got 0")
+        drift = ("eval", "drift", *M, "-f", str(STORIES), "--kv-type", "f16")
+        self.refused(USAGE, *drift, "--prompts", "0", says="--prompts: got 0, want 1 or more")
+
     def test_unknown_subcommands_are_named_with_those_there_are(self):
         for args in (("foo",), ("serve", "--help"), ("eval", "foo")):
             self.refused(USAGE, *args, says=f"'{args[-1] if args[0] == 'eval' else args[0]}'")
@@ -475,6 +490,42 @@ class Others(unittest.TestCase):
         self.assertLess(got["perplexity"], 60)
         short = kvasir("eval", "ppl", *M, "-f", "-", "-c", 128, stdin="too short")
         self.assertEqual(short.returncode, USAGE)
+
+    def test_eval_kld(self):
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        kld = ("eval", "kld", *M, "-f", "-", "-c", 128, "--chunks", 2)
+        got = kvasir_json(*kld, "--kv-type", "f32,f16/bf16", "--json", stdin=text)
+        self.assertEqual(got["n_scored"], 2 * (128 - 1 - 64))
+        same, other = got["rows"]
+        self.assertEqual([same["kv_type"], other["kv_type"]], ["f32", "f16/bf16"])
+        self.assertEqual((same["kld_max"], same["same_top"]), (0, 1))
+        self.assertGreater(other["kld_mean"], 0)
+        self.assertAlmostEqual(other["bits_per_value"], 16, delta=0.3)
+        table = kvasir(*kld, "--kv-type", "f32", stdin=text).stdout.decode().splitlines()
+        self.assertIn("128 tokens", table[0])
+        self.assertEqual(table[-1].split()[0], "f32")
+
+    def test_eval_kld_resumes(self):
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        with tempfile.TemporaryDirectory() as folder:
+            kept = f"{folder}/run.jsonl"
+            kld = ("eval", "kld", *M, "-f", "-", "-c", 128, "--resume", kept, "--json")
+            first = kvasir_json(*kld, "--kv-type", "f16", "--chunks", 1, stdin=text)
+            whole = kvasir_json(*kld, "--kv-type", "f16", "--chunks", 2, stdin=text)
+            self.assertEqual([first["n_chunks_resumed"], whole["n_chunks_resumed"]], [0, 1])
+            other = kvasir(*kld, "--kv-type", "bf16", stdin=text)
+            self.assertEqual(other.returncode, USAGE)
+            self.assertIn("got kv-type 'f16', want 'bf16'", other.stderr.decode())
+
+    def test_eval_drift(self):
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        got = kvasir_json(
+            "eval", "drift", *M, "-f", "-", "--kv-type", "f32,bf16", "--prompts", 3,
+            "--prompt-tokens", 16, "-n", 24, "--json", stdin=text
+        )
+        self.assertEqual(got["n_prompts"], 3)
+        self.assertEqual(got["rows"][0]["never_differs"], 1)
+        self.assertEqual(got["rows"][0]["repetition"], got["base_repetition"])
 
     def test_bench_json_and_markdown(self):
         rows = kvasir_json(
