@@ -40,8 +40,9 @@ Setting setting_of(const engine::Engine& engine) {
   setting.file = engine.options().model_path;
   setting.type = config.architecture + (config.name.empty() ? "" : " " + config.name);
   setting.cpu = simd::cpu_report().brand;
-  setting.codec_k = cache::codec_name(engine.options().codec_k);
-  setting.codec_v = cache::codec_name(engine.options().codec_v);
+  const engine::KvChoice& kv = engine.options().kv;
+  setting.codec_k = kv.plan.empty() ? cache::codec_name(kv.codecs.k) : kv.plan;
+  setting.codec_v = kv.plan.empty() ? cache::codec_name(kv.codecs.v) : kv.plan;
   setting.size = engine.model().weight_bytes();
   setting.n_params = engine.model().multiply_adds(0);
   setting.n_threads = engine.n_threads();

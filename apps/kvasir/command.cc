@@ -10,7 +10,7 @@
 #include <random>
 
 #include "base/units.h"
-#include "cache/codec/row_codec.h"
+#include "kv_formats.h"
 
 namespace kvasir::cli {
 namespace {
@@ -90,12 +90,6 @@ Result<std::uint64_t> bytes_of(const char* flag, const std::string& text) {
 
 }  // namespace
 
-Result<cache::CodecId> parse_kv_type(const char* flag, const std::string& name) {
-  if (const auto codec = cache::parse_codec(name)) return *codec;
-  return Error{ErrorCode::kInvalidArgument,
-               fmt::format("{}: got '{}', want f32, f16 or bf16", flag, name)};
-}
-
 std::string default_kv_directory() { return user_cache_directory() + "/kv"; }
 
 Exit exit_code(const Error& error) {
@@ -148,15 +142,20 @@ void ModelFlags::add(CLI::App& app, Set set) {
   app.add_option("-t,--threads", n_threads_, "threads; 0: every usable CPU");
   app.add_option("-b,--batch-size", n_batch_, "prompt tokens per forward pass");
   if (set != Set::kAnyKvType) {
-    app.add_option("--kv-type", kv_type_, "type of cached K and V: f32, f16, bf16");
+    app.add_option("--kv-type", kv_type_,
+                   "type of cached K and V: f32, f16, bf16, int8, int8-g64, int4, int4-3, int3");
     app.add_option("-k,--kv-type-k,--cache-type-k", kv_type_k_, "type of K alone");
     app.add_option("-v,--kv-type-v,--cache-type-v", kv_type_v_, "type of V alone");
+    app.add_option("--kv-tail", kv_tail_, "int4 and below: last tokens kept in 8 bits (64s)");
+    app.add_option("--kv-sinks", kv_sinks_, "first tokens kept in 8 bits, in whole 64s");
+    app.add_option("--kv-protect", kv_protect_, "layers whose K is kept in 8 bits, the worst first");
   }
   app.add_option("--act", act_, "activations in matmuls: int8, or f32 as the reference");
   app.add_option("--kv-budget", budget_,
                  "hard limit for weights, KV and scratch, e.g. 512M; 0: none. The program\n"
                  "itself (tokenizer tables, code) takes some 20 to 40 MiB beside it");
-  app.add_option("--page-tokens", page_tokens_, "16..512 (a power of two), or contiguous");
+  app.add_option("--page-tokens", page_tokens_, "auto (32; 64 with int4 and below), 16..512 (a power\n"
+                 "of two), or contiguous");
   app.add_option("--kv-heads", head_order_, "split or interleaved");
   app.add_option("--kv-pool", pool_layout_, "unified or per-layer");
   keeps_ = set == Set::kPrompts;
@@ -197,14 +196,10 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
   options.n_ctx = n_ctx_;
   options.n_threads = n_threads_;
   options.n_batch = n_batch_;
-  KVASIR_ASSIGN_OR_RETURN(const cache::CodecId both, parse_kv_type("--kv-type", kv_type_));
-  options.codec_k = options.codec_v = both;
-  if (!kv_type_k_.empty()) {
-    KVASIR_ASSIGN_OR_RETURN(options.codec_k, parse_kv_type("--kv-type-k", kv_type_k_));
-  }
-  if (!kv_type_v_.empty()) {
-    KVASIR_ASSIGN_OR_RETURN(options.codec_v, parse_kv_type("--kv-type-v", kv_type_v_));
-  }
+  KVASIR_ASSIGN_OR_RETURN(options.kv, choose_kv_types(kv_type_, kv_type_k_, kv_type_v_));
+  KVASIR_RETURN_IF_ERROR(set_kv_tail("--kv-tail", kv_tail_, options.kv));
+  KVASIR_RETURN_IF_ERROR(set_kv_sinks("--kv-sinks", kv_sinks_, options.kv));
+  options.kv.n_protected = kv_protect_;
   KVASIR_ASSIGN_OR_RETURN(options.activations, choose<model::ActivationMode>(
                                                    "--act", act_,
                                                    {{"int8", model::ActivationMode::kInt8},
@@ -225,7 +220,8 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
     options.page_tokens = 0;
   } else {
     KVASIR_ASSIGN_OR_RETURN(options.page_tokens, choose<int>("--page-tokens", page_tokens_,
-                                                             {{"16", 16},
+                                                             {{"auto", engine::EngineOptions::kAutoPage},
+                                                              {"16", 16},
                                                               {"32", 32},
                                                               {"64", 64},
                                                               {"128", 128},

@@ -64,9 +64,6 @@ std::string default_kv_directory();
 /// that is none; the message says what was wanted.
 void check_values(CLI::App& app);
 
-/// A type of cached K or V. Errors: kInvalidArgument naming the flag.
-Result<cache::CodecId> parse_kv_type(const char* flag, const std::string& name);
-
 /// -m and everything that decides how a model is loaded; `load` turns it into an engine.
 class ModelFlags {
  public:
@@ -90,7 +87,8 @@ class ModelFlags {
   std::string model_;
   int n_ctx_ = 0, n_threads_ = 0, n_batch_ = 512;
   std::string kv_type_ = "f16", kv_type_k_, kv_type_v_, act_ = "int8", budget_;
-  std::string page_tokens_ = "32", head_order_ = "split", pool_layout_ = "unified";
+  int kv_tail_ = cache::kTileTokens, kv_sinks_ = 1, kv_protect_ = 0;
+  std::string page_tokens_ = "auto", head_order_ = "split", pool_layout_ = "unified";
   // Of commands that keep what they computed.
   bool keeps_ = false, no_kv_dir_ = false, reuse_shifted_ = false;
   std::string kv_dir_, kv_disk_ = "8G", kv_load_ = "auto", cache_ram_ = "1G", salt_;

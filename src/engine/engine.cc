@@ -36,7 +36,7 @@ Status check(const EngineOptions& options) {
     return bad_option("context", options.n_ctx, "0 (the model's) to 16777216");
   }
   const int page = options.page_tokens;
-  if (page != 0 && (page < 16 || page > 512 || (page & (page - 1)) != 0)) {
+  if (page != 0 && page != EngineOptions::kAutoPage && (page < 16 || page > 512 || (page & (page - 1)) != 0)) {
     return bad_option("page-tokens", page,
                       "a power of two 16 to 512, or 0 for one contiguous page");
   }
@@ -67,6 +67,7 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   KVASIR_RETURN_IF_ERROR(check(options));
   std::unique_ptr<Engine> engine(new Engine());
   engine->options_ = options;
+  engine->env_ = &env;
   KVASIR_ASSIGN_OR_RETURN(engine->file_, gguf::File::open(env, options.model_path));
   const gguf::File& file = *engine->file_;
   // The config first: an unsupported architecture should be the message, not its tokenizer.
@@ -89,15 +90,17 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
                           model::Model::load(file, load_options, *engine->budget_, *engine->pool_));
   engine->n_ctx_ = options.n_ctx > 0 ? options.n_ctx : config.n_ctx_train;
 
-  cache::CacheOptions cache_options = engine->cache_options({options.codec_k, options.codec_v});
+  KVASIR_ASSIGN_OR_RETURN(engine->kv_format_, engine->kv_format(options.kv));
+  cache::CacheOptions cache_options = engine->cache_options(engine->kv_format_);
   cache_options.prefix_bytes = options.prefix_bytes;
   if (options.prefix_bytes > 0 && !options.kv_dir.empty()) engine->open_disk();
   cache_options.disk = engine->disk_.get();
   KVASIR_ASSIGN_OR_RETURN(engine->cache_, cache::KvCache::create(cache_options, *engine->budget_));
   cache::KeyScope& scope = engine->key_scope_;
   scope.salt = options.salt;
-  scope.codec_k = options.codec_k;
-  scope.codec_v = options.codec_v;
+  scope.codec_k = engine->kv_format_.all.k;
+  scope.codec_v = engine->kv_format_.all.v;
+  scope.codec_layers = engine->kv_format_.details(config.n_layers);
   scope.page_tokens = cache_options.page_tokens;
   scope.head_order = options.head_order;
   scope.activations = options.activations == model::ActivationMode::kInt8 ? "int8" : "f32";
@@ -109,21 +112,51 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   return engine;
 }
 
-cache::CacheOptions Engine::cache_options(cache::LayerCodecs codecs) const {
+Result<cache::KvFormat> Engine::kv_format(const KvChoice& choice) {
+  cache::KvFormat format{choice.codecs, choice.layers, choice.n_sink_tiles, choice.n_tail_tiles};
+  if (choice.plan.empty() && choice.n_protected == 0) return format;
+  const int n_layers = model_->config().n_layers;
+  const std::string path = calibration_path(options_.model_path);
+  if (!calibration_) {
+    const auto text = env_->read_file(path);
+    if (!text && text.error().code != ErrorCode::kNotFound) return text.error();
+    calibration_.emplace();
+    if (text) {
+      KVASIR_ASSIGN_OR_RETURN(*calibration_, parse_calibration(path, *text, n_layers));
+      if (options_.prefix_bytes == 0) fingerprint_model(*file_, *pool_, key_scope_);
+      if (calibration_->model != key_scope_.model) {
+        return Error{ErrorCode::kInvalidArgument,
+                     fmt::format("{}: made for another model; `kvasir calibrate kv` makes a new one",
+                                 path)};
+      }
+    }
+  }
+  return apply_calibration(*calibration_, choice, n_layers, format);
+}
+
+cache::CacheOptions Engine::cache_options(const cache::KvFormat& format) const {
   cache::CacheOptions made;
   made.groups = arrange(model_->cache_groups(), options_.pool_layout);
-  made.codec_k = codecs.k;
-  made.codec_v = codecs.v;
-  made.page_tokens =
-      options_.page_tokens > 0
-          ? options_.page_tokens
-          : static_cast<int>(round_up(static_cast<std::uint64_t>(n_ctx_), cache::kStripTokens));
+  made.codec_k = format.all.k;
+  made.codec_v = format.all.v;
+  made.layer_codecs = format.layers;
+  made.n_sink_tiles = format.n_sink_tiles;
+  made.n_tail_tiles = format.n_tail_tiles;
+  made.page_tokens = options_.page_tokens;
+  if (made.page_tokens == EngineOptions::kAutoPage) {
+    const bool has_tiles = format.has_tiles(model_->config().n_layers);
+    made.page_tokens = has_tiles ? cache::kTileTokens : cache::CacheOptions().page_tokens;
+  } else if (made.page_tokens == 0) {
+    made.page_tokens =
+        static_cast<int>(round_up(static_cast<std::uint64_t>(n_ctx_), cache::kTileTokens));
+  }
   made.head_order = options_.head_order;
   return made;
 }
 
-Result<std::unique_ptr<cache::KvCache>> Engine::make_cache(cache::LayerCodecs codecs) {
-  return cache::KvCache::create(cache_options(codecs), *budget_);
+Result<std::unique_ptr<cache::KvCache>> Engine::make_cache(const KvChoice& choice) {
+  KVASIR_ASSIGN_OR_RETURN(const cache::KvFormat format, kv_format(choice));
+  return cache::KvCache::create(cache_options(format), *budget_);
 }
 
 void Engine::open_disk() {

@@ -19,6 +19,7 @@
 #include "base/types.h"
 #include "cache/cache.h"
 #include "cache/tier/disk_tier.h"
+#include "engine/kv_plan.h"
 #include "gguf/file.h"
 #include "model/model.h"
 #include "text/chat.h"
@@ -36,15 +37,7 @@ enum class PoolLayout : std::uint8_t { kUnified, kPerLayer };
 struct EngineOptions {
   std::string model_path;
   int n_ctx = 0;  ///< tokens a sequence may hold; 0: what the model was trained for
-  cache::CodecId codec_k = cache::CodecId::kF16;
-  cache::CodecId codec_v = cache::CodecId::kF16;
-  /// Of layers with a tile codec: see cache::KvFormat.
-  int n_sink_tiles = 1, n_tail_tiles = 1;
-  /// Name of the allocation of bits that `kvasir calibrate kv` has left beside the model (kv_plan.h),
-  /// which then takes codec_k's and codec_v's place; where there is none, they serve.
-  std::string kv_plan;
-  int n_protected = 0;  ///< layers whose K that calibration found the most sensitive: int8 there
-  std::vector<cache::LayerCodecs> layer_codecs;  ///< by layer; empty: as said above
+  KvChoice kv;
   model::ActivationMode activations = model::ActivationMode::kInt8;
   std::uint64_t budget_bytes = 0;  ///< for weights, KV and scratch together; 0: no limit
 
@@ -90,8 +83,14 @@ class Engine {
   cache::KvCache& cache() { return *cache_; }
   /// Another cache of this model, in the same budget and page layout, with other codecs and without
   /// a prefix tree. `forward` runs its sequences as it does those of `cache()`: one copy of the
-  /// weights serves both. Must not outlive the engine. Errors: kInvalidArgument (the codecs).
-  Result<std::unique_ptr<cache::KvCache>> make_cache(cache::LayerCodecs codecs);
+  /// weights serves both. Must not outlive the engine. Errors: those of kv_format, kInvalidArgument
+  /// and kUnsupported (the codecs).
+  Result<std::unique_ptr<cache::KvCache>> make_cache(const KvChoice& choice);
+  /// What a choice means for this model, whose calibration is read from beside its file. Errors:
+  /// kInvalidArgument (it is broken, or another model's; layers to protect, and none).
+  Result<cache::KvFormat> kv_format(const KvChoice& choice);
+  /// What the engine's own cache has.
+  const cache::KvFormat& kv_format() const { return kv_format_; }
   ThreadPool& pool() { return *pool_; }
   int n_threads() const { return pool_->n_threads(); }
   /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: empty.
@@ -135,7 +134,7 @@ class Engine {
  private:
   Engine() = default;
   /// What every cache of this engine has in common, with these codecs.
-  cache::CacheOptions cache_options(cache::LayerCodecs codecs) const;
+  cache::CacheOptions cache_options(const cache::KvFormat& format) const;
   /// The disk tier in options().kv_dir, or kv_dir_error().
   void open_disk();
   /// Says in kv_dir whose pages these are, and finds scope_difference().
@@ -145,6 +144,7 @@ class Engine {
   /// Runs the model over items whose slots are there.
   Status compute(std::span<const model::ForwardItem> items, std::vector<float>& logits);
 
+  Env* env_ = nullptr;
   EngineOptions options_;
   int n_ctx_ = 0;
   double load_seconds_ = 0;
@@ -160,6 +160,8 @@ class Engine {
   std::string scope_difference_;
   std::unique_ptr<cache::KvCache> cache_;
   double seconds_per_token_ = 0;
+  cache::KvFormat kv_format_;
+  std::optional<KvCalibration> calibration_;  ///< once it was asked for
   cache::KeyScope key_scope_;
   cache::PageKey root_key_;
   std::unique_ptr<KnownHistories> histories_;  ///< null: not asked for yet

@@ -135,6 +135,33 @@ Result<KvCalibration> parse_calibration(const std::string& where, std::string_vi
   return calibration;
 }
 
+Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, const KvChoice& choice,
+                                          int n_layers, cache::KvFormat format) {
+  const auto plan = calibration.plans.find(choice.plan);
+  if (plan != calibration.plans.end()) format.layers = plan->second;
+  if (choice.n_protected == 0) return format;
+  const auto damages = calibration.damage_k.find(4);
+  if (damages == calibration.damage_k.end()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "--kv-protect: which layers suffer most is not known; run `kvasir calibrate kv`"};
+  }
+  if (choice.n_protected > n_layers) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--kv-protect: got {}, want 0 to {}", choice.n_protected, n_layers)};
+  }
+  std::vector<int> order;
+  for (int layer = 0; layer < n_layers; ++layer) order.push_back(layer);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return damages->second[static_cast<std::size_t>(a)] >
+           damages->second[static_cast<std::size_t>(b)];
+  });
+  if (format.layers.empty()) format.layers.assign(static_cast<std::size_t>(n_layers), format.all);
+  for (int i = 0; i < choice.n_protected; ++i) {
+    format.layers[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])].k = CodecId::kInt8;
+  }
+  return format;
+}
+
 std::vector<cache::LayerCodecs> allocate_bits(const KvCalibration& calibration, double mean_bits) {
   const std::size_t n_layers = calibration.damage_k.at(3).size();
   std::vector<Unit> units;

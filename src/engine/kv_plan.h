@@ -20,6 +20,17 @@
 
 namespace kvasir::engine {
 
+/// What is asked of K's and V's storage.
+struct KvChoice {
+  cache::LayerCodecs codecs;
+  /// A plan of the model's calibration that takes their place; where there is no calibration, or it
+  /// has no such plan, they serve. Empty: they do.
+  std::string plan;
+  int n_protected = 0;  ///< layers whose K calibration found the most sensitive: int8 there
+  int n_sink_tiles = 1, n_tail_tiles = 1;  ///< cache::KvFormat's
+  std::vector<cache::LayerCodecs> layers;  ///< by layer, in place of all that; empty: no
+};
+
 struct KvCalibration {
   cache::Fingerprint model{};
   /// By bits: of each layer. In nats.
@@ -35,6 +46,11 @@ std::string text_of(const KvCalibration& calibration);
 /// Errors: kInvalidArgument naming `where` (what text_of never gives, other than `n_layers` layers).
 Result<KvCalibration> parse_calibration(const std::string& where, std::string_view text,
                                         int n_layers);
+
+/// `format` with the choice's plan and protected layers. Errors: kInvalidArgument (layers to
+/// protect, and no calibration, or fewer layers).
+Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, const KvChoice& choice,
+                                          int n_layers, cache::KvFormat format);
 
 /// Gives every layer's K and V 3, 4 or 5 bits, at most `mean_bits` on the mean, so that the sum of
 /// the damages is about the least: greedily by damage spared per bit.

@@ -74,7 +74,7 @@ class Writer {
         progress_(progress) {}
 
   Result<Answers> write(const KvFormat& format) {
-    const auto cache = engine_.make_cache(format.codecs);
+    const auto cache = engine_.make_cache(format.choice);
     if (!cache) {
       return Error{cache.error().code, fmt::format("{}: {}", format.name, cache.error().message)};
     }

@@ -175,7 +175,7 @@ class Caches {
  private:
   explicit Caches(engine::Engine& engine) : engine_(engine) {}
   Status add(const KvFormat& format) {
-    auto cache = engine_.make_cache(format.codecs);
+    auto cache = engine_.make_cache(format.choice);
     if (!cache) {
       return Error{cache.error().code, fmt::format("{}: {}", format.name, cache.error().message)};
     }

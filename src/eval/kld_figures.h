@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "cache/codec/codec.h"
+#include "engine/kv_plan.h"
 
 namespace kvasir::eval {
 
 /// What K and V are stored as, by the name that a report shows.
 struct KvFormat {
   std::string name;
-  cache::LayerCodecs codecs;
+  engine::KvChoice choice;
 };
 
 /// One candidate in one chunk; arrays are by scored token.

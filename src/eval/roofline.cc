@@ -8,21 +8,30 @@
 namespace kvasir::eval {
 namespace {
 
+/// Bytes of one token of one kv head, scales included.
+double token_bytes(cache::CodecId codec, int head_dim, bool is_v) {
+  return static_cast<double>(cache::code_bytes(codec, head_dim, cache::kTileTokens) +
+                             4 * cache::meta_strip_bytes(codec, head_dim, is_v)) /
+         cache::kTileTokens;
+}
+
 /// Bytes of K and V that a step in the row's middle reads, the shared history once. Window layers
 /// see their window.
 double kv_bytes(const engine::Engine& engine, const ThroughputRow& row) {
   const model::ModelConfig& config = engine.model().config();
-  const engine::EngineOptions& options = engine.options();
-  const double value_bytes = static_cast<double>(cache::codec_bits(options.codec_k) +
-                                                 cache::codec_bits(options.codec_v)) / 8;
-  double n_read = 0;
-  for (const bool is_window : config.is_window_layer) {
+  double n_bytes = 0;
+  for (int layer = 0; layer < config.n_layers; ++layer) {
+    const bool is_window = config.is_window_layer[static_cast<std::size_t>(layer)];
+    const cache::LayerCodecs codecs = engine.kv_format().of(layer);
     int n_seen = row.n_depth + row.n_generate / 2;
     if (is_window) n_seen = std::min(config.window, n_seen);
     const int n_own = std::min(n_seen, row.n_generate / 2);
-    n_read += n_seen - n_own + n_own * row.n_sequences;
+    const double n_read = n_seen - n_own + n_own * row.n_sequences;
+    n_bytes += n_read * config.n_kv_heads *
+               (token_bytes(codecs.k, config.head_dim, false) +
+                token_bytes(codecs.v, config.head_dim, true));
   }
-  return n_read * config.n_kv_heads * config.head_dim * value_bytes;
+  return n_bytes;
 }
 
 }  // namespace
@@ -60,11 +69,12 @@ double RooflineProbe::arithmetic_seconds(double n_tokens, double n_logits, doubl
   const bool is_float = engine_.options().activations == model::ActivationMode::kFloat32;
   const double weight_rate = is_float ? roofline_.float_rate : roofline_.integer_rate;
   const auto rate_of = [&](cache::CodecId codec) {
+    if (cache::is_coded(codec)) return roofline_.integer_rate;
     return codec == cache::CodecId::kBF16 ? roofline_.bf16_rate : roofline_.float_rate;
   };
   return ((model.multiply_adds(0) - output) * n_tokens + output * n_logits) / weight_rate +
-         attention / 2 / rate_of(engine_.options().codec_k) +
-         attention / 2 / rate_of(engine_.options().codec_v);
+         attention / 2 / rate_of(engine_.kv_format().all.k) +
+         attention / 2 / rate_of(engine_.kv_format().all.v);
 }
 
 double RooflineProbe::decode_seconds() const {

@@ -53,8 +53,8 @@ std::vector<Setting> settings() {
 class DiskIdentity : public ::testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
-    options_.codec_k = GetParam().codec_k;
-    options_.codec_v = GetParam().codec_v;
+    options_.kv.codecs.k = GetParam().codec_k;
+    options_.kv.codecs.v = GetParam().codec_v;
     cold_ = std::make_unique<Cold>(GetParam().file, options_);
     prompts_.emplace(cold_->vocab_size(), 60, 5489);
     options_.page_tokens = GetParam().page_tokens;

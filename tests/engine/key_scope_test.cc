@@ -101,8 +101,8 @@ std::vector<Change> changes_of(const Bytes& original) {
     rows.push_back({name, original});
     change(rows.back().options);
   };
-  add_options("codec_k", [](auto& options) { options.codec_k = cache::CodecId::kBF16; });
-  add_options("codec_v", [](auto& options) { options.codec_v = cache::CodecId::kF32; });
+  add_options("codec_k", [](auto& options) { options.kv.codecs.k = cache::CodecId::kBF16; });
+  add_options("codec_v", [](auto& options) { options.kv.codecs.v = cache::CodecId::kF32; });
   add_options("page_tokens", [](auto& options) { options.page_tokens = 64; });
   add_options("head_order",
               [](auto& options) { options.head_order = cache::HeadOrder::kInterleaved; });

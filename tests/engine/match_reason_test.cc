@@ -121,7 +121,7 @@ const Row kRows[] = {
      }},
     {MatchEnd::kOtherCodec, 0, "codec_k",
      [](const KvDirectory& directory) {
-       return ask_changed(directory, [](auto& to) { to.codec_k = cache::CodecId::kBF16; });
+       return ask_changed(directory, [](auto& to) { to.kv.codecs.k = cache::CodecId::kBF16; });
      }},
     {MatchEnd::kOtherCodec, 0, "page_tokens",
      [](const KvDirectory& directory) {

@@ -51,7 +51,7 @@ class PrefixIdentity : public ::testing::TestWithParam<Setting> {
   void SetUp() override {
     const Setting& setting = GetParam();
     EngineOptions options;
-    options.codec_k = options.codec_v = setting.codec;
+    options.kv.codecs = {setting.codec, setting.codec};
     options.n_batch = setting.n_batch;
     cold_ = std::make_unique<Cold>(setting.file, options);
     prompts_.emplace(cold_->vocab_size(), 30, 5);

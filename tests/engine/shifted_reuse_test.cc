@@ -41,7 +41,7 @@ ShiftedReuse everything_moves() { return {.min_run_tokens = 32, .share = 0, .fir
 std::unique_ptr<Engine> load_with(const std::string& file, CodecId codec,
                                   std::uint64_t prefix_bytes = kPlenty) {
   EngineOptions options;
-  options.codec_k = options.codec_v = codec;
+  options.kv.codecs = {codec, codec};
   options.page_tokens = 16;
   options.n_batch = 64;
   options.prefix_bytes = prefix_bytes;
@@ -142,7 +142,7 @@ TEST_P(ShiftedReuseOf, MovesLayerZeroExactly) {
 TEST_P(ShiftedReuseOf, WhatIsComputedAnewInWholeIsExact) {
   const Tokens before = random_tokens(180, 2), after = edited(before, 20, 2, 9);
   EngineOptions options;
-  options.codec_k = options.codec_v = GetParam().codec;
+  options.kv.codecs = {GetParam().codec, GetParam().codec};
   Cold cold(GetParam().file, options);
   for (const RecomputeRule rule :
        {RecomputeRule::kFirst, RecomputeRule::kLast, RecomputeRule::kSpread}) {
@@ -163,7 +163,7 @@ TEST_P(ShiftedReuseOf, WhatIsComputedAnewInWholeIsExact) {
 TEST_P(ShiftedReuseOf, NothingApproximateIsPublished) {
   const Tokens before = random_tokens(200, 3), after = edited(before, 20, 0, 7);
   EngineOptions options;
-  options.codec_k = options.codec_v = GetParam().codec;
+  options.kv.codecs = {GetParam().codec, GetParam().codec};
   Cold cold(GetParam().file, options);
   Session session(*engine_);
   session.set_shifted_reuse(everything_moves());
@@ -302,7 +302,7 @@ TEST(ShiftedReuse, WithoutRoomForBothIsComputed) {
   options.page_tokens = 16;
   options.n_batch = 64;
   options.n_ctx = 1024;
-  options.codec_k = options.codec_v = CodecId::kF32;  // one arena holds some 680 tokens
+  options.kv.codecs = {CodecId::kF32, CodecId::kF32};  // one arena holds some 680 tokens
   const Tokens before = random_tokens(600, 9), after = edited(before, 20, 0, 7);
   std::vector<float> want;
   {

@@ -24,7 +24,7 @@ std::unique_ptr<engine::Engine> load_stories(cache::CodecId codec = cache::Codec
   options.model_path = KVASIR_SOURCE_DIR "/tests/data/stories260k/stories260K.gguf";
   options.n_threads = n_threads;
   options.n_batch = n_batch;
-  options.codec_k = options.codec_v = codec;
+  options.kv.codecs = {codec, codec};
   options.activations = model::ActivationMode::kFloat32;
   auto engine = engine::Engine::load(Env::posix(), options);
   EXPECT_TRUE(engine) << engine.error().message;
