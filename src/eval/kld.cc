@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "base/clock.h"

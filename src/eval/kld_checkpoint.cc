@@ -94,7 +94,10 @@ Result<KldCheckpoint> KldCheckpoint::open(Env& env, std::string path, const KldS
   auto text = env.read_file(checkpoint.path_, kFileBytesMax);
   if (!text && text.error().code != ErrorCode::kNotFound) return text.error();
   if (text) KVASIR_RETURN_IF_ERROR(checkpoint.read(*text, settings, shape));
-  if (checkpoint.text_.empty()) checkpoint.text_ = settings_line(settings);
+  if (checkpoint.text_.empty()) {
+    checkpoint.text_ = settings_line(settings);
+    KVASIR_RETURN_IF_ERROR(checkpoint.write());  // a path that cannot be is known before the work
+  }
   return checkpoint;
 }
 
@@ -147,6 +150,10 @@ const KldChunk* KldCheckpoint::find(int text_idx, int chunk_idx) const {
 
 Status KldCheckpoint::save(const KldChunk& chunk) {
   text_ += chunk_line(chunk);
+  return write();
+}
+
+Status KldCheckpoint::write() const {
   return env_->write_file_atomic(
       path_, {reinterpret_cast<const std::uint8_t*>(text_.data()), text_.size()});
 }

@@ -29,8 +29,7 @@ struct KldShape {
 /// there.
 class KldCheckpoint {
  public:
-  /// What `path` holds; a file that does not exist or is empty holds nothing, and is made by the
-  /// first save.
+  /// What `path` holds; a file that does not exist or is empty holds nothing, and is begun.
   /// Errors: kInvalidArgument (no such checkpoint, one of other settings: it is left alone),
   /// kCorruption (a damaged line before the last), kExhausted (above 1 GiB), kIo.
   static Result<KldCheckpoint> open(Env& env, std::string path, const KldSettings& settings,
@@ -44,6 +43,8 @@ class KldCheckpoint {
  private:
   KldCheckpoint(Env& env, std::string path) : env_(&env), path_(std::move(path)) {}
   Status read(const std::string& text, const KldSettings& settings, const KldShape& shape);
+
+  Status write() const;
 
   Env* env_;
   std::string path_;
