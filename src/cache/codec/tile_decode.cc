@@ -59,6 +59,7 @@ void decode_v_tile(CodecId codec, int head_dim, const std::uint8_t* codes, const
 
 void unpack_k_tile_codes(CodecId codec, int head_dim, const std::uint8_t* codes,
                          std::uint8_t* out) {
+  KVASIR_DCHECK(is_tile_codec(codec) && is_coded_head_dim(head_dim));
   const std::size_t form_bytes = k_strip_form_bytes(head_dim);
   for (int strip = 0; strip < kTileTokens / 16; ++strip) {
     for (std::size_t i = 0; i < form_bytes; ++i) {
@@ -69,6 +70,7 @@ void unpack_k_tile_codes(CodecId codec, int head_dim, const std::uint8_t* codes,
 }
 
 void unpack_v_tile_codes(CodecId codec, int head_dim, const std::uint8_t* codes, std::int8_t* out) {
+  KVASIR_DCHECK(is_tile_codec(codec) && is_coded_head_dim(head_dim));
   const std::size_t form_bytes = v_form_bytes(head_dim);
   for (std::size_t i = 0; i < form_bytes; ++i) {
     *out++ = static_cast<std::int8_t>(v8_of_code(codec, unpack_code(codec, form_bytes, codes, i)));
