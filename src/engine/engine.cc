@@ -20,6 +20,7 @@ Error bad_option(const char* flag, int got, const char* want) {
 /// Multiply-adds a second and thread before any prompt was timed: a tenth of what a fast core does.
 constexpr double kGuessedRate = 1e11;
 constexpr double kScanPatienceSeconds = 0.5;
+constexpr std::uint64_t kMostCalibrationBytes = std::uint64_t{16} << 20;
 /// Tokens of a prompt whose speed is taken for that of others.
 constexpr int kTimedTokens = 128;
 /// Share of the newest prompt in the running mean.
@@ -118,7 +119,7 @@ Result<cache::KvFormat> Engine::kv_format(const KvChoice& choice) {
   const int n_layers = model_->config().n_layers;
   const std::string path = calibration_path(options_.model_path);
   if (!calibration_) {
-    const auto text = env_->read_file(path);
+    const auto text = env_->read_file(path, kMostCalibrationBytes);
     if (!text && text.error().code != ErrorCode::kNotFound) return text.error();
     calibration_.emplace();
     if (text) {
