@@ -36,20 +36,31 @@ void encode_query(const float* q, int head_dim, bool is_hadamard, int group_chan
   HWY_ALIGN float row[kMaxHeadDim];
   std::copy(q, q + head_dim, row);
   if (is_hadamard) simd::HWY_NAMESPACE::Hadamard(row, head_dim);
-  float most = 0.0f, zero = 0.0f;
-  for (int d = 0; d < head_dim; ++d) {
-    most = std::max(most, std::abs(row[d]));
-    zero += row[d] * 0.0f;  // NaN if some value is not finite
+  const Tag16 tag;
+  const hn::RebindToSigned<Tag16> ti;
+  const hn::Rebind<std::int8_t, Tag16> t8;
+  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if some value is not finite
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const auto value = hn::Load(tag, row + d);
+    largest = hn::Max(largest, hn::Abs(value));
+    zeros = hn::Add(zeros, hn::Mul(value, hn::Zero(tag)));
   }
-  const float step = most / 127.0f;
-  const float inverse = step > 0.0f && zero == 0.0f ? 127.0f / most : 0.0f;
+  HWY_ALIGN float lanes[16];
+  hn::Store(zeros, tag, lanes);
+  float zero = 0.0f;
+  for (int i = 0; i < kLanes; ++i) zero += lanes[i];
+  const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
+  const bool is_usable = most > 0.0f && zero == 0.0f;
   query = {};
-  query.factor = step * scale + zero;
-  for (int d = 0; d < head_dim; ++d) {
-    const float y = row[d] * inverse;
-    const float whole = zero == 0.0f ? (y + 12582912.0f) - 12582912.0f : 0.0f;  // to nearest even
-    codes[d] = static_cast<std::int8_t>(whole);
-    query.minus_sum[d / group_channels] -= codes[d];
+  query.factor = most / 127.0f * scale + zero;
+  const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const auto shifted = sn::FusedMulAdd(hn::Load(tag, row + d), inverse, hn::Set(tag, kMagic));
+    auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
+    if (!is_usable) code = hn::Zero(ti);
+    hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);
+    query.minus_sum[d / group_channels] -= hn::GetLane(hn::SumOfLanes(ti, code));
   }
 }
 
@@ -295,18 +306,37 @@ void score_codes_of(const Block& block, const Segment& segment, const Shape& sha
   }
 }
 
-/// Factors of V of rows [row, row + n_rows), which read one kv head: codes in `work.planes`.
-void make_factors(const Segment& segment, const ValueScales& scales, int row, int n_rows,
-                  const Work& work) {
+/// Clears what a row does not see of the strips that its neighbours do.
+void clear_unseen(const Segment& segment, const Row& row, std::uint8_t* planes) {
+  const int first = row.is_visible() ? row.begin / 16 : segment.strip_end;
+  const int last = row.is_visible() ? (row.end + 15) / 16 : segment.strip_end;
+  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
+    if (strip < first || strip >= last) std::memset(planes + 32 * strip, 0, 32);
+  }
+}
+
+/// Factors of V of rows [row, row + n_rows), which read one kv head, in `work.planes`; of the first
+/// group, the softmax on the way.
+void make_factors(const Block& block, const Segment& segment, const ValueScales& scales, int group,
+                  int row, int n_rows, std::size_t record_stride, const Work& work) {
+  const int n_groups = cache::channel_groups(block.kv->rows.v.codec, block.params->head_dim);
+  const auto write = choose_write_factors(scales.has_centre, group, n_groups);
+  SeenScales seen;
   for (int r = row; r < row + n_rows; ++r) {
-    const float* exponents = work.scores + r * kSegmentTokens;
+    Row& at = work.rows[r];
     std::uint8_t* planes = work.planes + static_cast<std::ptrdiff_t>(r) * kPlaneBytes;
-    Row seen = work.rows[r];
-    Factors factors{0.0f};
-    if (seen.is_visible()) factors = measure_factors(exponents, seen, scales);
-    write_planes(exponents, seen, scales, factors.largest, segment.strip_begin, segment.strip_end,
-                 planes);
-    work.values[r] = {factors.largest / kMaxFactor, factors.centre};
+    clear_unseen(segment, at, planes);
+    if (!at.is_visible()) continue;
+    if (at.begin != seen.begin || at.end != seen.end) see_scales(scales, at.begin, at.end, seen);
+    const FactorSums sums = write(work.scores + r * kSegmentTokens, at.maximum, seen, planes);
+    work.values[r] = {seen.unit, sums.centres};
+    if (group > 0) continue;
+    at.sum = sums.exponents;
+    float* record = work.records + static_cast<std::size_t>(r) * record_stride;
+    RecordHeader header;
+    std::memcpy(&header, record, sizeof(header));
+    merge_headers(header, {at.maximum, at.sum, 1.0f}, at);
+    std::memcpy(record, &header, sizeof(header));
   }
 }
 
@@ -384,7 +414,7 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
                              shape.k_strip_bytes / 16, shape.n_rows);
   for_each_group(block, [&](int group, int begin, int end) {
     load_value_scales(segment, places, 0, group, scales);
-    make_factors(segment, scales, 0, shape.n_rows, work);
+    make_factors(block, segment, scales, group, 0, shape.n_rows, shape.record_stride, work);
     for_value_rows(shape.n_rows, [&](auto n_rows, int row) {
       next_keys.step();
       if (!sees_any(work.rows + row, n_rows(), 0, kSegmentTokens)) return;
@@ -448,7 +478,8 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
   for_each_group(block, [&](int group, int channel, int channel_end) {
     for (int head = 0; head < block.n_kv_heads; ++head) {
       load_value_scales(segment, places, head, group, scales);
-      make_factors(segment, scales, head * n_rows, n_rows, work);
+      make_factors(block, segment, scales, group, head * n_rows, n_rows, shape.record_stride,
+                   work);
     }
     for_each_stretch(segment, [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
@@ -475,33 +506,14 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
   });
 }
 
-/// The softmax of all rows: scores become exponents; records' headers are merged.
-void exponentiate_rows(const Work& work, int n_rows, float softcap, std::size_t record_stride) {
-  for (int r = 0; r < n_rows; ++r) {
-    Row& row = work.rows[r];
-    if (!row.is_visible()) continue;
-    row.maximum = finish_scores(work.scores + r * kSegmentTokens, row.begin, row.end, softcap);
-  }
-  for (int r = 0; r < n_rows; ++r) {
-    Row& row = work.rows[r];
-    if (!row.is_visible()) continue;
-    row.sum =
-        exponentiate<float>(work.scores + r * kSegmentTokens, row.begin, row.end, row.maximum);
-  }
-  for (int r = 0; r < n_rows; ++r) {
-    Row& row = work.rows[r];
-    if (!row.is_visible()) continue;
-    float* record = work.records + static_cast<std::size_t>(r) * record_stride;
-    RecordHeader header;
-    std::memcpy(&header, record, sizeof(header));
-    merge_headers(header, {row.maximum, row.sum, 1.0f}, row);
-    std::memcpy(record, &header, sizeof(header));
-  }
-}
-
 void weigh_codes_of(const Block& block, const Segment& segment, const Shape& shape,
                     const Work& work) {
-  exponentiate_rows(work, shape.n_rows, block.params->softcap, shape.record_stride);
+  for (int r = 0; r < shape.n_rows; ++r) {
+    Row& row = work.rows[r];
+    if (!row.is_visible()) continue;
+    row.maximum = finish_scores(work.scores + r * kSegmentTokens, row.begin, row.end,
+                                block.params->softcap);
+  }
   if (block.is_direct()) {
     weigh_direct_codes(block, segment, shape, work);
   } else {

@@ -1,5 +1,5 @@
-// From scores to factors of V in codes: exp, the scale of each token's codes, and 14 bits of that,
-// relative to the segment's largest, in two planes of 7.
+// From scores to factors of V in codes: exp times the scale of each token's codes, in 14 bits
+// relative to the largest of these scales, which are two planes of 7.
 //
 // Included once per target by coded_kernel.cc (Highway's toggled guard).
 // clang-format off
@@ -11,8 +11,8 @@
 #define KVASIR_ATTENTION_FACTORS_INL_H_
 #endif
 
-#include <bit>
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 
 #include "attention/codes-inl.h"
 #include "attention/softmax-inl.h"
@@ -30,83 +30,112 @@ struct ValueScales {
   HWY_ALIGN float centre[kSegmentTokens];
 };
 
-/// The factors of a vector of tokens: e times their scale, 0 for what is not seen, whatever its
-/// scale.
-HWY_INLINE hn::Vec<Tag16> scaled(hn::Vec<Tag16> e, const float* scale) {
-  const Tag16 tag;
-  return hn::IfThenElseZero(hn::Gt(e, hn::Zero(tag)), hn::Mul(e, hn::Load(tag, scale)));
-}
-
-struct Factors {
-  float largest;      ///< of factors; NaN if one is
-  float centre = 0;   ///< sum of e times centre
+/// The same of the tokens that some rows see, 0 beside them; scales relative to the largest, which
+/// becomes kMaxFactor. Rows that see the same tokens share it.
+struct SeenScales {
+  int begin = -1, end = -1;
+  bool has_centre = false;
+  float unit = 0.0f;  ///< of a factor's code; NaN if some scale is not finite
+  HWY_ALIGN float scale[kSegmentTokens];
+  HWY_ALIGN float centre[kSegmentTokens];
 };
 
-/// The largest factor and the centres' sum of a row whose scores are exponents by now.
-HWY_INLINE Factors measure_factors(const float* HWY_RESTRICT exponents, const Row& row,
-                                   const ValueScales& scales) {
-  const Tag16 tag;
-  using V = hn::Vec<Tag16>;
-  const int from = row.begin / 16 * 16, to = (row.end + 15) / 16 * 16;
-  V largest = hn::Zero(tag), any_nan = hn::Zero(tag);
-  V centre[kRegs];
-#pragma GCC unroll kUnroll
-  for (int g = 0; g < kRegs; ++g) centre[g] = hn::Zero(tag);
-  for (int t = from; t < to; t += 16) {
-#pragma GCC unroll kUnroll
-    for (int g = 0; g < kRegs; ++g) {
-      const int at = t + g * kLanes;
-      const V e = hn::Load(tag, exponents + at);
-      const V factor = scaled(e, scales.scale + at);
-      largest = hn::Max(largest, factor);
-      any_nan = hn::Add(any_nan, hn::Mul(factor, hn::Zero(tag)));
-      if (scales.has_centre) {
-        const V seen = hn::IfThenElseZero(hn::Gt(e, hn::Zero(tag)),
-                                          hn::Load(tag, scales.centre + at));
-        centre[g] = sn::FusedMulAdd(e, seen, centre[g]);
-      }
-    }
-  }
-  HWY_ALIGN float lanes[16];
-  hn::Store(any_nan, tag, lanes);
-  float nan = 0.0f;
-  for (int i = 0; i < kLanes; ++i) nan += lanes[i];
-  Factors factors{hn::GetLane(hn::MaxOfLanes(tag, largest)) + nan};
-  if (scales.has_centre) {
-#pragma GCC unroll kUnroll
-    for (int g = 0; g < kRegs; ++g) hn::Store(centre[g], tag, lanes + g * kLanes);
-    factors.centre = sum_of_lanes(lanes);
-  }
-  return factors;
+/// `from`'s tokens [begin, end), and zeros up to whole strips.
+HWY_INLINE void copy_seen(const float* HWY_RESTRICT from, int begin, int end,
+                          float* HWY_RESTRICT to) {
+  const int first = begin / 16 * 16, last = (end + 15) / 16 * 16;
+  std::copy(from + first, from + last, to + first);
+  std::fill(to + first, to + begin, 0.0f);
+  std::fill(to + end, to + last, 0.0f);
 }
 
-/// Writes the planes of strips [strip_begin, strip_end), zero where the row sees nothing.
-HWY_INLINE void write_planes(const float* HWY_RESTRICT exponents, const Row& row,
-                             const ValueScales& scales, float largest, int strip_begin,
-                             int strip_end, std::uint8_t* HWY_RESTRICT planes) {
+HWY_INLINE void see_scales(const ValueScales& scales, int begin, int end, SeenScales& seen) {
+  seen.begin = begin;
+  seen.end = end;
+  seen.has_centre = scales.has_centre;
+  copy_seen(scales.scale, begin, end, seen.scale);
+  if (scales.has_centre) copy_seen(scales.centre, begin, end, seen.centre);
+  const Tag16 tag;
+  const int from = begin / 16 * 16, to = (end + 15) / 16 * 16;
+  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);
+  for (int t = from; t < to; t += kLanes) {
+    const auto scale = hn::Load(tag, seen.scale + t);
+    largest = hn::Max(largest, scale);
+    zeros = hn::Add(zeros, hn::Mul(scale, hn::Zero(tag)));
+  }
+  HWY_ALIGN float lanes[16];
+  hn::Store(zeros, tag, lanes);
+  float zero = 0.0f;
+  for (int i = 0; i < kLanes; ++i) zero += lanes[i];
+  const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
+  seen.unit = most / kMaxFactor + zero;
+  const auto inverse = hn::Set(tag, most > 0.0f && zero == 0.0f ? kMaxFactor / most : 0.0f);
+  for (int t = from; t < to; t += kLanes) {
+    hn::Store(hn::Mul(hn::Load(tag, seen.scale + t), inverse), tag, seen.scale + t);
+  }
+}
+
+struct FactorSums {
+  float exponents = 0.0f;
+  float centres = 0.0f;  ///< exponents times centres
+};
+
+/// Scores of a row become codes of factors: exp(score - maximum) times scale. Writes the planes of
+/// the strips that it sees. With kKeepsExponents they take the scores' place, for another group of
+/// channels; with kHasExponents they are what is there.
+template <bool kHasCentre, bool kKeepsExponents, bool kHasExponents>
+HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
+                                      const SeenScales& seen, std::uint8_t* HWY_RESTRICT planes) {
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
   const hn::Rebind<std::uint8_t, Tag16> t8;
+  using V = hn::Vec<Tag16>;
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
-  const int from = row.begin / 16, to = (row.end + 15) / 16;
-  const auto inverse = hn::Set(tag, largest > 0.0f ? kMaxFactor / largest : 0.0f);
-  for (int strip = strip_begin; strip < strip_end; ++strip) {
-    std::uint8_t* out = planes + strip * 32;
-    if (strip < from || strip >= to) {
-      std::memset(out, 0, 32);
-      continue;
-    }
+  const int from = seen.begin / 16 * 16, to = (seen.end + 15) / 16 * 16;
+  const V highest = hn::Set(tag, maximum);
+  V sum[kRegs], centre[kRegs];
+#pragma GCC unroll kUnroll
+  for (int g = 0; g < kRegs; ++g) sum[g] = centre[g] = hn::Zero(tag);
+  for (int t = from; t < to; t += 16) {
+    std::uint8_t* out = planes + 2 * t;
 #pragma GCC unroll kUnroll
     for (int g = 0; g < kRegs; ++g, out += kLanes) {
-      const int at = strip * 16 + g * kLanes;
-      const auto e = hn::Load(tag, exponents + at);
-      const auto factor = hn::Mul(scaled(e, scales.scale + at), inverse);
-      const auto bits = hn::BitCast(ti, hn::Add(factor, hn::Set(tag, kMagic)));
-      const auto code = hn::And(bits, hn::Set(ti, kMaxFactor));
+      const int at = t + g * kLanes;
+      V e = hn::Load(tag, scores + at);
+      if constexpr (!kHasExponents) {
+        e = sn::CoarseExpOfNegative(tag, hn::Sub(e, highest));
+        sum[g] = hn::Add(sum[g], e);
+        if constexpr (kKeepsExponents) hn::Store(e, tag, scores + at);
+      }
+      if constexpr (kHasCentre) {
+        centre[g] = sn::FusedMulAdd(e, hn::Load(tag, seen.centre + at), centre[g]);
+      }
+      const V rounded = sn::FusedMulAdd(e, hn::Load(tag, seen.scale + at), hn::Set(tag, kMagic));
+      const auto code = hn::And(hn::BitCast(ti, rounded), hn::Set(ti, kMaxFactor));
       hn::StoreU(hn::DemoteTo(t8, hn::ShiftRight<7>(code)), t8, out);
       hn::StoreU(hn::DemoteTo(t8, hn::And(code, hn::Set(ti, 127))), t8, out + 16);
     }
   }
+  HWY_ALIGN float lanes[16];
+  const auto sum_of = [&](const V* parts) {
+#pragma GCC unroll kUnroll
+    for (int g = 0; g < kRegs; ++g) hn::Store(parts[g], tag, lanes + g * kLanes);
+    return sum_of_lanes(lanes);
+  };
+  return {kHasExponents ? 0.0f : sum_of(sum), kHasCentre ? sum_of(centre) : 0.0f};
+}
+
+using WriteFactors = FactorSums (*)(float*, float, const SeenScales&, std::uint8_t*);
+
+/// `group` of `n_groups`.
+HWY_INLINE WriteFactors choose_write_factors(bool has_centre, int group, int n_groups) {
+  if (group > 0) {
+    return has_centre ? write_factors<true, false, true> : write_factors<false, false, true>;
+  }
+  if (n_groups > 1) {
+    return has_centre ? write_factors<true, true, false> : write_factors<false, true, false>;
+  }
+  return has_centre ? write_factors<true, false, false> : write_factors<false, false, false>;
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

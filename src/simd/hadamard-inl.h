@@ -48,6 +48,34 @@ HWY_INLINE void HadamardStep(const float* HWY_RESTRICT from, int block, float* H
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
+/// A block of kVecs vectors, in registers.
+template <int kVecs>
+HWY_INLINE void HadamardInRegisters(float* HWY_RESTRICT row, float scale) {
+  const hn::CappedTag<float, 16> tag;
+  constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
+  hn::Vec<decltype(tag)> v[kVecs], w[kVecs];
+#pragma GCC unroll 8
+  for (int i = 0; i < kVecs; ++i) v[i] = hn::LoadU(tag, row + i * kVec);
+#pragma GCC unroll 8
+  for (int half = 1; half < kVecs * kVec; half *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVecs / 2; ++i) {
+      const auto even = hn::ConcatEven(tag, v[2 * i + 1], v[2 * i]);
+      const auto odd = hn::ConcatOdd(tag, v[2 * i + 1], v[2 * i]);
+      w[i] = hn::Add(even, odd);
+      w[kVecs / 2 + i] = hn::Sub(even, odd);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kVecs; ++i) v[i] = w[i];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kVecs; ++i) {
+    hn::StoreU(hn::Mul(v[i], hn::Set(tag, scale)), tag, row + i * kVec);
+  }
+}
+#endif
+
 /// Transforms `row` in place. An element is one sum or difference a step, whatever the vectors, so
 /// targets agree. Requires: n at most 512.
 HWY_INLINE void Hadamard(float* HWY_RESTRICT row, int n) {
@@ -55,6 +83,21 @@ HWY_INLINE void Hadamard(float* HWY_RESTRICT row, int n) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(block));
   HWY_ALIGN float other[512];
   for (int first = 0; first < n; first += block) {
+#if HWY_TARGET != HWY_SCALAR
+    constexpr int kVec = static_cast<int>(hn::MaxLanes(hn::CappedTag<float, 16>()));
+    if (block == 2 * kVec) {
+      HadamardInRegisters<2>(row + first, scale);
+      continue;
+    }
+    if (block == 4 * kVec) {
+      HadamardInRegisters<4>(row + first, scale);
+      continue;
+    }
+    if (block == 8 * kVec) {
+      HadamardInRegisters<8>(row + first, scale);
+      continue;
+    }
+#endif
     float* from = row + first;
     float* to = other;
     for (int half = 1; half < block; half *= 2) {
