@@ -166,8 +166,9 @@ void load_keys(const Block& block, const Places& places, int head, int begin, in
   if (cache::is_tile_codec(codec)) {  // of which the tile is whole
     const cache::KTileMeta meta(head_dim, places.meta(begin / kChunkStrips * kChunkStrips, head));
     auto* bytes = reinterpret_cast<std::uint8_t*>(work.k);
-    unpack_keys_of(codec, places.codes(begin / kChunkStrips * kChunkStrips, head), meta, head_dim,
-                   ahead[begin], bytes);
+    const std::uint8_t* codes = places.codes(begin / kChunkStrips * kChunkStrips, head);
+    unpack_keys_of(codec, codes, meta, head_dim, ahead[begin] != nullptr ? ahead[begin] : codes,
+                   bytes);
     HWY_ALIGN float scale[kChunkTokens];
     unpack_scales<cache::kKScaleShift>(meta.scale, cache::kKScaleBias, meta.token_base, meta.base,
                                        kChunkTokens, scale);
@@ -181,7 +182,7 @@ void load_keys(const Block& block, const Places& places, int head, int begin, in
   const int n_groups = cache::channel_groups(codec, head_dim);
   for (int i = 0; i < chunk.n_strips; ++i) {
     chunk.strips[i] = places.codes(begin + i, head);
-    chunk.ahead[i] = ahead[begin + i];
+    chunk.ahead[i] = ahead[begin + i] != nullptr ? ahead[begin + i] : chunk.strips[i];
     const std::uint8_t* meta = places.meta(begin + i, head);
     for (int group = 0; group < n_groups; ++group) {
       unpack_halves(meta, chunk.scale[group] + 16 * i);
@@ -229,24 +230,35 @@ void for_each_stretch(const Segment& segment, Visit visit) {
   }
 }
 
-/// What follows strips [begin, end) of a kv head in the order of reading: those of the next head,
-/// else of the next stretch, else the first ones of `then`.
-void find_ahead(const Segment& segment, const Places& places, int head, int n_heads, int begin,
-                int end, const std::uint8_t* const* then, int n_then,
-                const std::uint8_t** ahead) {
-  for (int strip = begin; strip < end; ++strip) {
-    const int next = strip + kChunkStrips;
-    if (head + 1 < n_heads) {
-      ahead[strip] = places.codes(strip, head + 1);
-    } else if (next < segment.strip_end) {
-      ahead[strip] = places.codes(next, 0);
-    } else if (strip - begin < n_then) {
-      ahead[strip] = then[strip - begin];
-    } else {
-      ahead[strip] = places.codes(strip, head);  // here already
-    }
+/// Where what is fetched while a stretch is read lies: in V of the same segment meanwhile K is read,
+/// in K of the next one meanwhile V is. So far ahead, because memory takes longer than a stretch.
+struct Ahead {
+  const std::uint8_t* const* strips;
+  const std::uint8_t* const* metas;
+  const cache::SideLayout* layout;  ///< of most strips: the head strides of others are about as long
+  int n_strips = 0;
+
+  static Ahead values(const Block& block, const Segment& segment) {
+    const Places places(block, segment, true);
+    return {segment.v, segment.v_meta, &places.layout(segment.strip_begin), segment.strip_end};
   }
-}
+  static Ahead next_keys(const Block& block, const Segment& segment) {
+    const cache::PagedKvView& kv = *block.kv;
+    return {segment.next_k, segment.next_k_meta, kv.has_tiles() ? &kv.tiles.k : &kv.rows.k,
+            segment.n_next};
+  }
+  /// Fills in `ahead` for strips [begin, end) of a kv head, and fetches their scales.
+  void find(int begin, int end, int head, const std::uint8_t** ahead) const {
+    const auto offset = static_cast<std::size_t>(head);
+    for (int strip = begin; strip < end; ++strip) {
+      ahead[strip] = strip < n_strips ? strips[strip] + offset * layout->head_stride : nullptr;
+    }
+    if (begin >= n_strips) return;
+    const std::uint8_t* meta = metas[begin] + offset * layout->meta_head_stride;
+    const std::size_t n_bytes = static_cast<std::size_t>(end - begin) * layout->meta_strip_stride;
+    for (std::size_t byte = 0; byte < n_bytes; byte += 64) hwy::Prefetch(meta + byte);
+  }
+};
 
 template <bool kPrefetch>
 ScoreCodesFunction score_function(CodecId codec, int n_rows) {
@@ -260,10 +272,10 @@ void score_direct_codes(const Block& block, const Segment& segment, const Work& 
   const auto score = score_function<true>(block.kv->rows.k.codec, n_rows);
   KeyChunk chunk;
   const std::uint8_t* ahead[kSegmentStrips];
+  const Ahead values = Ahead::values(block, segment);
   for_each_stretch(segment, [&](int begin, int end) {
     for (int head = 0; head < block.n_kv_heads; ++head) {
-      find_ahead(segment, places, head, block.n_kv_heads, begin, end,
-                 segment.v + segment.strip_begin, segment.strip_end - segment.strip_begin, ahead);
+      values.find(begin, end, head, ahead);
       load_keys(block, places, head, begin, end, ahead, work, chunk);
       const int row = head * n_rows;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * head_dim);
@@ -283,7 +295,7 @@ void score_staged_codes(const Block& block, const Segment& segment, const Shape&
   FetchedMeanwhile values(segment.v + segment.strip_begin, n_strips, shape.v_row_stride,
                           shape.v_row_bytes, n_stretches * tiles.n_tiles);
   for_each_stretch(segment, [&](int begin, int end) {
-    find_ahead(segment, places, 0, 1, begin, end, nullptr, 0, ahead);
+    for (int strip = begin; strip < end; ++strip) ahead[strip] = nullptr;
     load_keys(block, places, 0, begin, end, ahead, work, chunk);
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
       values.step();
@@ -475,6 +487,7 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
   auto* bytes = reinterpret_cast<std::uint8_t*>(kept + 2 * kMaxDirectRows * head_dim);
   ValueScales scales;
   const std::uint8_t *strips[kSegmentStrips], *ahead[kSegmentStrips];
+  const Ahead next_keys = Ahead::next_keys(block, segment);
   for_each_group(block, [&](int group, int channel, int channel_end) {
     for (int head = 0; head < block.n_kv_heads; ++head) {
       load_value_scales(segment, places, head, group, scales);
@@ -484,17 +497,19 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
     for_each_stretch(segment, [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
       for (int head = 0; head < block.n_kv_heads; ++head) {
-        find_ahead(segment, places, head, block.n_kv_heads, begin, end, segment.next_k,
-                   segment.n_next, ahead);
+        next_keys.find(begin, end, head, ahead);
         const CodecId codec = places.layout(begin).codec;
         const int first = begin / kChunkStrips * kChunkStrips;
         if (cache::is_tile_codec(codec)) {
-          unpack_values_of(codec, places.codes(first, head), head_dim, ahead[begin], bytes);
+          const std::uint8_t* codes = places.codes(first, head);
+          unpack_values_of(codec, codes, head_dim, ahead[begin] != nullptr ? ahead[begin] : codes,
+                           bytes);
         }
         for (int strip = begin; strip < end; ++strip) {
           strips[strip] = cache::is_tile_codec(codec) ? bytes + (strip - first) * 16 * head_dim
                                                       : places.codes(strip, head);
-          if (cache::is_tile_codec(codec)) ahead[strip] = strips[strip];
+          // Where nothing follows, what is here already: fetched at no cost.
+          if (ahead[strip] == nullptr || cache::is_tile_codec(codec)) ahead[strip] = strips[strip];
         }
         for_value_rows(n_rows, [&](auto n, int r) {
           const int row = head * n_rows + r;

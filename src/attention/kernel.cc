@@ -147,10 +147,12 @@ void find_strips(const Block& block, int index, bool goes_on, Segment& segment) 
   }
   const int next = (index + 1) * kSegmentStrips;
   const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
-  const int most = block.is_direct() ? kChunkStrips : kSegmentStrips;
+  const int most = block.is_direct() && !has_meta ? kChunkStrips : kSegmentStrips;
   segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, most) : 0;
-  for (int strip = 0; strip < segment.n_next; ++strip, walk.next())
+  for (int strip = 0; strip < segment.n_next; ++strip, walk.next()) {
     segment.next_k[strip] = walk.k();
+    if (has_meta) segment.next_k_meta[strip] = walk.k_meta();
+  }
 }
 
 RecordHeader load_header(const float* record) {

@@ -23,6 +23,7 @@ struct Segment {
   /// Of coded K and V: their scales, and which stretches of 64 tokens are tiles.
   const std::uint8_t* k_meta[kSegmentStrips];
   const std::uint8_t* v_meta[kSegmentStrips];
+  const std::uint8_t* next_k_meta[kSegmentStrips];  ///< beside next_k
   bool is_tile[kSegmentStrips / kChunkStrips];
   const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
   int n_next = 0;                              ///< 0: the task ends here

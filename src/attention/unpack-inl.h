@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "attention/codes-inl.h"
 #include "attention/factors-inl.h"
@@ -22,41 +23,44 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
-/// Bytes that are unpacked at a time: a whole vector, the scalar target's included.
+#if HWY_TARGET != HWY_SCALAR
+
+/// Bytes that are unpacked at a time.
 using TagBytes = hn::CappedTag<std::uint8_t, 64>;
 inline constexpr int kByteLanes = static_cast<int>(hn::MaxLanes(TagBytes()));
 
-/// Codes [at, at + kByteLanes) of an 8-bit form of `form_bytes` (cache/codec/tile_codec.h).
-template <cache::CodecId kCodec>
-HWY_INLINE hn::Vec<TagBytes> load_tile_codes(const std::uint8_t* planes, std::size_t form_bytes,
-                                             std::size_t at) {
+/// Field kField of the codes of `kCodec` at byte `at` of their first plane, with their lowest bits
+/// at `bits`, if they have such a plane (cache/codec/tile_codec.h).
+template <cache::CodecId kCodec, int kField>
+HWY_INLINE hn::Vec<TagBytes> load_tile_codes(const std::uint8_t* HWY_RESTRICT at,
+                                             const std::uint8_t* HWY_RESTRICT bits) {
   const TagBytes tag;
   constexpr int kFieldBits = cache::tile_plane_bits(kCodec);
-  const std::size_t plane_bytes = cache::tile_plane_bytes(kCodec, form_bytes);
-  const auto stored = hn::LoadU(tag, planes + at % plane_bytes);
+  constexpr int kShift = kField * kFieldBits;
   const hn::Repartition<std::uint16_t, TagBytes> tag16;
-  auto field = stored;
-  switch (at / plane_bytes) {  // bytes have no shifts of their own on x86
-    case 1:
-      field = hn::BitCast(tag, hn::ShiftRight<kFieldBits>(hn::BitCast(tag16, stored)));
-      break;
-    case 2:
-      field = hn::BitCast(tag, hn::ShiftRight<4>(hn::BitCast(tag16, stored)));
-      break;
-    case 3:
-      field = hn::BitCast(tag, hn::ShiftRight<6>(hn::BitCast(tag16, stored)));
-      break;
-    default:
-      break;
+  auto field = hn::LoadU(tag, at);
+  if constexpr (kShift > 0) {  // bytes have no shifts of their own on x86
+    field = hn::BitCast(tag, hn::ShiftRight<kShift>(hn::BitCast(tag16, field)));
   }
   field = hn::And(field, hn::Set(tag, (1 << kFieldBits) - 1));
   if constexpr (cache::tile_has_bit_plane(kCodec)) {
-    std::uint8_t bits[8] = {};
-    std::memcpy(bits, planes + plane_bytes + at / 8, (kByteLanes + 7) / 8);
-    const auto lowest = hn::VecFromMask(tag, hn::LoadMaskBits(tag, bits));
-    field = hn::Or(hn::Add(field, field), hn::And(lowest, hn::Set(tag, 1)));
+    std::uint8_t lowest[8] = {};  // what LoadMaskBits may read
+    std::memcpy(lowest, bits, kByteLanes / 8);
+    const auto one = hn::IfThenElseZero(hn::LoadMaskBits(tag, lowest), hn::Set(tag, 1));
+    field = hn::Or(hn::Add(field, field), one);
   }
   return field;
+}
+
+/// visit(integral constant f) for the fields of a byte of the first plane.
+template <cache::CodecId kCodec, class Visit>
+HWY_INLINE void for_each_field(Visit visit) {
+  visit(std::integral_constant<int, 0>());
+  visit(std::integral_constant<int, 1>());
+  if constexpr (cache::tile_plane_bits(kCodec) == 2) {
+    visit(std::integral_constant<int, 2>());
+    visit(std::integral_constant<int, 3>());
+  }
 }
 
 /// K's strips as value + 128, and what is read next is fetched.
@@ -65,31 +69,38 @@ HWY_NOINLINE void unpack_keys(const std::uint8_t* codes, const cache::KTileMeta&
                               int head_dim, const std::uint8_t* ahead, std::uint8_t* out) {
   const TagBytes tag;
   const hn::Repartition<std::uint16_t, TagBytes> tag16;
+  const hn::Repartition<std::uint32_t, TagBytes> tag32;
   const std::size_t form = cache::k_strip_form_bytes(head_dim);
   const std::size_t strip_bytes = cache::code_bytes(kCodec, head_dim, 16);
+  const std::size_t plane = cache::tile_plane_bytes(kCodec, form);
   const auto low = hn::Set(tag16, 0x00FF);
   for (std::size_t byte = 0; byte < 4 * strip_bytes; byte += 64) hwy::Prefetch(ahead + byte);
-  for (int quad = 0; quad < head_dim / 4; ++quad) {
-    std::uint32_t step, offset;
-    std::memcpy(&step, meta.step + 4 * quad, sizeof(step));
-    std::memcpy(&offset, meta.offset + 4 * quad, sizeof(offset));
-    const hn::Repartition<std::uint32_t, TagBytes> tag32;
-    const auto steps = hn::BitCast(tag16, hn::Set(tag32, step));
-    const auto even_steps = hn::And(steps, low), odd_steps = hn::ShiftRight<8>(steps);
-    const auto offsets = hn::BitCast(tag, hn::Set(tag32, offset ^ 0x80808080u));
-    for (std::size_t strip = 0; strip < 4; ++strip) {
-      for (int part = 0; part < 64; part += kByteLanes) {
-        const auto at = static_cast<std::size_t>(quad * 64 + part);
-        const auto code = hn::BitCast(
-            tag16, load_tile_codes<kCodec>(codes + strip * strip_bytes, form, at));
-        // Byte products, modulo 256: the offset brings them back into range.
-        const auto even = hn::And(hn::Mul(code, even_steps), low);
-        const auto odd = hn::Mul(hn::AndNot(low, code), odd_steps);
-        const auto value = hn::Add(hn::BitCast(tag, hn::Or(even, odd)), offsets);
-        hn::StoreU(value, tag, out + strip * form + at);
+  for_each_field<kCodec>([&](auto field) HWY_ATTR {
+    const std::size_t first = field() * plane;
+    for (std::size_t at = 0; at < plane; at += 64) {
+      std::uint32_t step, offset;
+      std::memcpy(&step, meta.step + (first + at) / 16, sizeof(step));
+      std::memcpy(&offset, meta.offset + (first + at) / 16, sizeof(offset));
+      const auto steps = hn::BitCast(tag16, hn::Set(tag32, step));
+      const auto even_steps = hn::And(steps, low), odd_steps = hn::ShiftRight<8>(steps);
+      const auto offsets = hn::BitCast(tag, hn::Set(tag32, offset ^ 0x80808080u));
+#pragma GCC unroll 4
+      for (std::size_t strip = 0; strip < 4; ++strip) {
+        const std::uint8_t* from = codes + strip * strip_bytes;
+#pragma GCC unroll 4
+        for (std::size_t part = 0; part < 64; part += kByteLanes) {
+          const std::size_t place = first + at + part;
+          const auto code = hn::BitCast(
+              tag16, load_tile_codes<kCodec, field()>(from + at + part, from + plane + place / 8));
+          // Byte products, modulo 256: the offset brings them back into range.
+          const auto even = hn::And(hn::Mul(code, even_steps), low);
+          const auto odd = hn::Mul(hn::AndNot(low, code), odd_steps);
+          const auto value = hn::Add(hn::BitCast(tag, hn::Or(even, odd)), offsets);
+          hn::StoreU(value, tag, out + strip * form + place);
+        }
       }
     }
-  }
+  });
 }
 
 /// V as v8.
@@ -99,16 +110,22 @@ HWY_NOINLINE void unpack_values(const std::uint8_t* codes, int head_dim, const s
   const TagBytes tag;
   const hn::Repartition<std::uint16_t, TagBytes> tag16;
   constexpr int kShift = 8 - cache::codec_bits(kCodec);
-  const std::size_t form = cache::v_form_bytes(head_dim);
+  const std::size_t plane = cache::tile_plane_bytes(kCodec, cache::v_form_bytes(head_dim));
   const auto centre = hn::Set(tag, 128 ^ (1 << (kShift - 1)));
   const std::size_t n_bytes = cache::code_bytes(kCodec, head_dim, cache::kTileTokens);
   for (std::size_t byte = 0; byte < n_bytes; byte += 64) hwy::Prefetch(ahead + byte);
-  for (std::size_t at = 0; at < form; at += kByteLanes) {
-    const auto code = hn::BitCast(tag16, load_tile_codes<kCodec>(codes, form, at));
-    const auto upper = hn::BitCast(tag, hn::ShiftLeft<kShift>(code));  // codes stay in their bytes
-    hn::StoreU(hn::Xor(upper, centre), tag, out + at);
+  for (std::size_t at = 0; at < plane; at += kByteLanes) {
+    for_each_field<kCodec>([&](auto field) HWY_ATTR {
+      const std::size_t place = field() * plane + at;
+      const auto code = hn::BitCast(
+          tag16, load_tile_codes<kCodec, field()>(codes + at, codes + plane + place / 8));
+      const auto upper = hn::BitCast(tag, hn::ShiftLeft<kShift>(code));  // codes stay in their bytes
+      hn::StoreU(hn::Xor(upper, centre), tag, out + place);
+    });
   }
 }
+
+#endif  // HWY_SCALAR
 
 /// Floats of bytes that are scales of few bits (tile_codec.h), times two bases.
 template <int kShift>
