@@ -11,12 +11,14 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "attention/attention.h"
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 #include "cache/codec/row_codec.h"
+#include "cache/codec/seal.h"
 #include "cache/page/geometry.h"
 #include "simd/probe.h"
 
@@ -28,35 +30,65 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+constexpr cache::CodecId kCodecs[] = {
+    cache::CodecId::kF16,     cache::CodecId::kBF16,  cache::CodecId::kF32,   cache::CodecId::kInt8,
+    cache::CodecId::kInt8G64, cache::CodecId::kTile3, cache::CodecId::kTile4, cache::CodecId::kTile5};
 constexpr int kLayers = 30, kKvHeads = 3, kHeads = 9, kHeadDim = 64, kPageTokens = 64;
 
-/// All layers of one sequence, pages in random order.
+/// Frames in random order.
+struct Frames {
+  Frames() = default;
+  Frames(const cache::PageGeometry& geometry, std::size_t n_pages)
+      : memory(n_pages * geometry.frame_bytes()) {
+    for (std::size_t i = 0; i < n_pages; ++i) {
+      places.push_back(memory.data() + i * geometry.frame_bytes());
+    }
+    std::shuffle(places.begin(), places.end(), std::mt19937(1));
+  }
+  AlignedBuffer memory;
+  std::vector<std::uint8_t*> places;
+};
+
+cache::PageGeometry geometry_of(cache::CodecId codec) {
+  cache::PageGeometry::Options options;
+  options.shape = {kLayers, kKvHeads, kHeadDim};
+  options.codec_k = options.codec_v = codec;
+  options.page_tokens = kPageTokens;
+  return *cache::PageGeometry::create(options);
+}
+
+/// All layers of one sequence; of a tile codec, the tiles as well.
 struct Cache {
   Cache(int n_tokens, cache::CodecId codec) {
-    cache::PageGeometry::Options options;
-    options.shape = {kLayers, kKvHeads, kHeadDim};
-    options.codec_k = options.codec_v = codec;
-    options.page_tokens = kPageTokens;
-    const cache::PageGeometry geometry = *cache::PageGeometry::create(options);
+    const cache::PageGeometry geometry = geometry_of(cache::row_codec_of(codec));
+    const cache::PageGeometry tile_geometry = geometry_of(codec);
     const auto n_pages = static_cast<std::size_t>(cache::pages_for(n_tokens, kPageTokens));
-    memory = AlignedBuffer(n_pages * geometry.frame_bytes());
-    for (std::size_t i = 0; i < n_pages; ++i) {
-      frames.push_back(memory.data() + i * geometry.frame_bytes());
-    }
-    std::shuffle(frames.begin(), frames.end(), std::mt19937(1));
+    rows = Frames(geometry, n_pages);
+    if (cache::is_tile_codec(codec)) tiles = Frames(tile_geometry, n_pages);
     std::vector<float> values(static_cast<std::size_t>(n_tokens) * kKvHeads * kHeadDim);
     std::mt19937 random(2);
     for (float& value : values) value = static_cast<float>(random()) * 0x1p-31f - 1.0f;
     for (int layer = 0; layer < kLayers; ++layer) {
-      views[layer] = cache::view_of(geometry, layer);
-      views[layer].rows.frames = frames.data();
-      views[layer].n_tokens = n_tokens;
-      cache::write_kv(views[layer], 0, n_tokens, values.data(), values.data(),
+      cache::PagedKvView& view = views[layer];
+      view = cache::view_of(geometry, layer);
+      view.rows.frames = rows.places.data();
+      view.n_tokens = n_tokens;
+      cache::write_kv(view, 0, n_tokens, values.data(), values.data(),
                       std::size_t{kKvHeads} * kHeadDim);
+      if (tiles.places.empty()) continue;
+      view.tiles = {tiles.places.data(), tile_geometry.k(layer), tile_geometry.v(layer)};
+      view.n_sink_tiles = view.n_tail_tiles = 1;
+      for (int task = 0; task < n_tokens / kPageTokens * kKvHeads * 2; ++task) {
+        cache::seal_tile(view, task / 2 / kKvHeads, task / 2 % kKvHeads, task % 2 == 1);
+      }
     }
   }
-  AlignedBuffer memory;
-  std::vector<std::uint8_t*> frames;
+  /// What a query at the end reads nearly all of.
+  std::span<const std::uint8_t> memory() const {
+    const AlignedBuffer& most = tiles.places.empty() ? rows.memory : tiles.memory;
+    return {most.data(), most.size()};
+  }
+  Frames rows, tiles;
   cache::PagedKvView views[kLayers];
 };
 
@@ -95,12 +127,12 @@ void decode(benchmark::State& state) {
   attention::Scratch scratch;
   double best = std::numeric_limits<double>::infinity(), read = 0.0;
   for (auto _ : state) {
-    read = std::max(read, simd::read_rate(pool, {cache.memory.data(), cache.memory.size()}));
+    read = std::max(read, simd::read_rate(pool, cache.memory()));
     const double seconds = attend_all_layers(pool, cache, n_tokens - 1, 1, q, out, scratch);
     best = std::min(best, seconds);
     state.SetIterationTime(seconds);
   }
-  const double rate = static_cast<double>(cache.memory.size()) / best;
+  const double rate = static_cast<double>(cache.memory().size()) / best;
   state.counters["best_ms"] = best * 1e3;
   state.counters["GB/s"] = rate / 1e9;
   state.counters["read_GB/s"] = read / 1e9;
@@ -145,7 +177,7 @@ void thread_counts(benchmark::internal::Benchmark* bench, std::vector<std::int64
 
 void decode_args(benchmark::internal::Benchmark* bench) {
   for (const cache::CodecId codec :
-       {cache::CodecId::kF16, cache::CodecId::kBF16, cache::CodecId::kF32}) {
+       kCodecs) {
     for (const int n_tokens : {512, 4096, 8192}) {
       thread_counts(bench, {static_cast<std::int64_t>(codec), n_tokens});
     }
@@ -154,7 +186,7 @@ void decode_args(benchmark::internal::Benchmark* bench) {
 
 void prefill_args(benchmark::internal::Benchmark* bench) {
   for (const cache::CodecId codec :
-       {cache::CodecId::kF16, cache::CodecId::kBF16, cache::CodecId::kF32}) {
+       kCodecs) {
     thread_counts(bench, {static_cast<std::int64_t>(codec), 0, 512});
     thread_counts(bench, {static_cast<std::int64_t>(codec), 7680, 512});
   }

@@ -230,34 +230,51 @@ void for_each_stretch(const Segment& segment, Visit visit) {
   }
 }
 
-/// Where what is fetched while a stretch is read lies: in V of the same segment meanwhile K is read,
-/// in K of the next one meanwhile V is. So far ahead, because memory takes longer than a stretch.
-struct Ahead {
-  const std::uint8_t* const* strips;
-  const std::uint8_t* const* metas;
-  const cache::SideLayout* layout;  ///< of most strips: the head strides of others are about as long
-  int n_strips = 0;
-
-  static Ahead values(const Block& block, const Segment& segment) {
-    const Places places(block, segment, true);
-    return {segment.v, segment.v_meta, &places.layout(segment.strip_begin), segment.strip_end};
-  }
-  static Ahead next_keys(const Block& block, const Segment& segment) {
+/// What is fetched while a stretch of a kv head is read: the same head's in the next stretch, which
+/// behind the last one of K is the first one of V, and behind that of V the next segment's K.
+class Ahead {
+ public:
+  Ahead(const Block& block, const Segment& segment, bool is_v)
+      : here_(block, segment, is_v), segment_(segment), is_v_(is_v) {
     const cache::PagedKvView& kv = *block.kv;
-    return {segment.next_k, segment.next_k_meta, kv.has_tiles() ? &kv.tiles.k : &kv.rows.k,
-            segment.n_next};
+    const Places values(block, segment, true);
+    then_layout_ = is_v ? (kv.has_tiles() ? &kv.tiles.k : &kv.rows.k)
+                        : &values.layout(segment.strip_begin);
   }
   /// Fills in `ahead` for strips [begin, end) of a kv head, and fetches their scales.
   void find(int begin, int end, int head, const std::uint8_t** ahead) const {
+    const int begin_next = begin / kChunkStrips * kChunkStrips + kChunkStrips;
+    const bool goes_on = begin_next < segment_.strip_end;
+    const int n_then = is_v_ ? segment_.n_next : segment_.strip_end - segment_.strip_begin;
+    const std::uint8_t* const* then = is_v_ ? segment_.next_k : segment_.v + segment_.strip_begin;
+    const std::uint8_t* const* then_meta =
+        is_v_ ? segment_.next_k_meta : segment_.v_meta + segment_.strip_begin;
     const auto offset = static_cast<std::size_t>(head);
+    const cache::SideLayout& layout = goes_on ? here_.layout(begin_next) : *then_layout_;
+    const std::uint8_t* meta = nullptr;
     for (int strip = begin; strip < end; ++strip) {
-      ahead[strip] = strip < n_strips ? strips[strip] + offset * layout->head_stride : nullptr;
+      const int i = strip - begin;
+      const std::uint8_t* at = nullptr;
+      if (goes_on) {
+        at = begin_next + i < segment_.strip_end ? here_.codes(begin_next + i, head) : nullptr;
+        if (i == 0) meta = here_.meta(begin_next, head);
+      } else if (i < n_then) {
+        at = then[i] + offset * layout.head_stride;
+        if (i == 0) meta = then_meta[0] + offset * layout.meta_head_stride;
+      }
+      ahead[strip] = at;
     }
-    if (begin >= n_strips) return;
-    const std::uint8_t* meta = metas[begin] + offset * layout->meta_head_stride;
-    const std::size_t n_bytes = static_cast<std::size_t>(end - begin) * layout->meta_strip_stride;
-    for (std::size_t byte = 0; byte < n_bytes; byte += 64) hwy::Prefetch(meta + byte);
+    if (meta == nullptr) return;
+    for (std::size_t byte = 0; byte < kChunkStrips * layout.meta_strip_stride; byte += 64) {
+      hwy::Prefetch(meta + byte);
+    }
   }
+
+ private:
+  const Places here_;
+  const Segment& segment_;
+  const bool is_v_;
+  const cache::SideLayout* then_layout_;
 };
 
 template <bool kPrefetch>
@@ -272,10 +289,10 @@ void score_direct_codes(const Block& block, const Segment& segment, const Work& 
   const auto score = score_function<true>(block.kv->rows.k.codec, n_rows);
   KeyChunk chunk;
   const std::uint8_t* ahead[kSegmentStrips];
-  const Ahead values = Ahead::values(block, segment);
+  const Ahead next(block, segment, false);
   for_each_stretch(segment, [&](int begin, int end) {
     for (int head = 0; head < block.n_kv_heads; ++head) {
-      values.find(begin, end, head, ahead);
+      next.find(begin, end, head, ahead);
       load_keys(block, places, head, begin, end, ahead, work, chunk);
       const int row = head * n_rows;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * head_dim);
@@ -322,6 +339,7 @@ void score_codes_of(const Block& block, const Segment& segment, const Shape& sha
 void clear_unseen(const Segment& segment, const Row& row, std::uint8_t* planes) {
   const int first = row.is_visible() ? row.begin / 16 : segment.strip_end;
   const int last = row.is_visible() ? (row.end + 15) / 16 : segment.strip_end;
+  if (first <= segment.strip_begin && last >= segment.strip_end) return;
   for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
     if (strip < first || strip >= last) std::memset(planes + 32 * strip, 0, 32);
   }
@@ -487,7 +505,7 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
   auto* bytes = reinterpret_cast<std::uint8_t*>(kept + 2 * kMaxDirectRows * head_dim);
   ValueScales scales;
   const std::uint8_t *strips[kSegmentStrips], *ahead[kSegmentStrips];
-  const Ahead next_keys = Ahead::next_keys(block, segment);
+  const Ahead next(block, segment, true);
   for_each_group(block, [&](int group, int channel, int channel_end) {
     for (int head = 0; head < block.n_kv_heads; ++head) {
       load_value_scales(segment, places, head, group, scales);
@@ -497,7 +515,7 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
     for_each_stretch(segment, [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
       for (int head = 0; head < block.n_kv_heads; ++head) {
-        next_keys.find(begin, end, head, ahead);
+        next.find(begin, end, head, ahead);
         const CodecId codec = places.layout(begin).codec;
         const int first = begin / kChunkStrips * kChunkStrips;
         if (cache::is_tile_codec(codec)) {

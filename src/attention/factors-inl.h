@@ -75,6 +75,17 @@ HWY_INLINE void see_scales(const ValueScales& scales, int begin, int end, SeenSc
   }
 }
 
+/// Stores numbers of 0..255 as bytes.
+template <class V>
+HWY_INLINE void store_bytes(V numbers, std::uint8_t* out) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(numbers.raw));
+#else
+  const hn::Rebind<std::uint8_t, hn::DFromV<V>> t8;
+  hn::StoreU(hn::DemoteTo(t8, numbers), t8, out);
+#endif
+}
+
 struct FactorSums {
   float exponents = 0.0f;
   float centres = 0.0f;  ///< exponents times centres
@@ -88,7 +99,6 @@ HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
                                       const SeenScales& seen, std::uint8_t* HWY_RESTRICT planes) {
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
-  const hn::Rebind<std::uint8_t, Tag16> t8;
   using V = hn::Vec<Tag16>;
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
   const int from = seen.begin / 16 * 16, to = (seen.end + 15) / 16 * 16;
@@ -112,8 +122,8 @@ HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
       }
       const V rounded = sn::FusedMulAdd(e, hn::Load(tag, seen.scale + at), hn::Set(tag, kMagic));
       const auto code = hn::And(hn::BitCast(ti, rounded), hn::Set(ti, kMaxFactor));
-      hn::StoreU(hn::DemoteTo(t8, hn::ShiftRight<7>(code)), t8, out);
-      hn::StoreU(hn::DemoteTo(t8, hn::And(code, hn::Set(ti, 127))), t8, out + 16);
+      store_bytes(hn::ShiftRight<7>(code), out);
+      store_bytes(hn::And(code, hn::Set(ti, 127)), out + 16);
     }
   }
   HWY_ALIGN float lanes[16];

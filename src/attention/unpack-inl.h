@@ -74,7 +74,7 @@ HWY_NOINLINE void unpack_keys(const std::uint8_t* codes, const cache::KTileMeta&
   const std::size_t strip_bytes = cache::code_bytes(kCodec, head_dim, 16);
   const std::size_t plane = cache::tile_plane_bytes(kCodec, form);
   const auto low = hn::Set(tag16, 0x00FF);
-  for (std::size_t byte = 0; byte < 4 * strip_bytes; byte += 64) hwy::Prefetch(ahead + byte);
+  const std::uint8_t *fetched = ahead, *const end = ahead + 4 * strip_bytes;
   for_each_field<kCodec>([&](auto field) HWY_ATTR {
     const std::size_t first = field() * plane;
     for (std::size_t at = 0; at < plane; at += 64) {
@@ -87,6 +87,8 @@ HWY_NOINLINE void unpack_keys(const std::uint8_t* codes, const cache::KTileMeta&
 #pragma GCC unroll 4
       for (std::size_t strip = 0; strip < 4; ++strip) {
         const std::uint8_t* from = codes + strip * strip_bytes;
+        if (fetched < end) hwy::Prefetch(fetched);
+        fetched += 64;
 #pragma GCC unroll 4
         for (std::size_t part = 0; part < 64; part += kByteLanes) {
           const std::size_t place = first + at + part;
@@ -113,8 +115,11 @@ HWY_NOINLINE void unpack_values(const std::uint8_t* codes, int head_dim, const s
   const std::size_t plane = cache::tile_plane_bytes(kCodec, cache::v_form_bytes(head_dim));
   const auto centre = hn::Set(tag, 128 ^ (1 << (kShift - 1)));
   const std::size_t n_bytes = cache::code_bytes(kCodec, head_dim, cache::kTileTokens);
-  for (std::size_t byte = 0; byte < n_bytes; byte += 64) hwy::Prefetch(ahead + byte);
+  const std::uint8_t *fetched = ahead, *const end = ahead + n_bytes;
   for (std::size_t at = 0; at < plane; at += kByteLanes) {
+    for (int line = 0; line < (cache::tile_has_bit_plane(kCodec) ? 2 : 1); ++line, fetched += 64) {
+      if (fetched < end) hwy::Prefetch(fetched);
+    }
     for_each_field<kCodec>([&](auto field) HWY_ATTR {
       const std::size_t place = field() * plane + at;
       const auto code = hn::BitCast(
