@@ -275,10 +275,11 @@ TEST(CodedRows, WhatNoCodeHoldsIsNaNAndItsNeighboursAreNot) {
           Strip strip(codec, is_v, head_dim);
           strip.write(rows, 0, 0, kStripTokens);
           const std::vector<float> want = expected.read(5), got = strip.read(5);
+          const bool is_grouped = codec == CodecId::kInt8G64;
           for (int d = 0; d < head_dim; ++d) {
-            const bool is_poisoned =
-                codec == CodecId::kInt8 || d / kGroupChannels == channel / kGroupChannels;
+            const bool is_poisoned = !is_grouped || d / kGroupChannels == channel / kGroupChannels;
             if (is_poisoned) {
+              ASSERT_TRUE(std::isnan(strip.field(is_grouped ? d / kGroupChannels : 0, 0, 5)));
               ASSERT_TRUE(std::isnan(got[index(d)])) << target << ": " << bad << " at " << channel;
             } else {
               ASSERT_EQ(got[index(d)], want[index(d)])
