@@ -136,8 +136,11 @@ class StripWalk {
 void find_strips(const Block& block, int index, bool goes_on, Segment& segment) {
   const bool has_meta = cache::is_coded(block.kv->rows.k.codec) ||
                         cache::is_coded(block.kv->rows.v.codec);
-  StripWalk walk(block, index * kSegmentStrips + segment.strip_begin);
-  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip, walk.next()) {
+  // A tile is found by its first strip, be that below a window.
+  const int begin = segment.strip_begin;
+  const int first = block.kv->has_tiles() ? begin / kChunkStrips * kChunkStrips : begin;
+  StripWalk walk(block, index * kSegmentStrips + first);
+  for (int strip = first; strip < segment.strip_end; ++strip, walk.next()) {
     segment.k[strip] = walk.k();
     segment.v[strip] = walk.v();
     if (!has_meta) continue;

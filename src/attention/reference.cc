@@ -1,61 +1,149 @@
 // The oracle: textbook softmax attention in double precision, two passes, no segments.
+#include "attention/reference.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <vector>
 
 #include "attention/attention.h"
 #include "base/check.h"
+#include "cache/codec/coded_rows.h"
 #include "cache/codec/row_codec.h"
+#include "cache/codec/tile_codec.h"
 #include "simd/half.h"
 
 namespace kvasir::attention {
+
+using cache::CodecId;
+using cache::kStripTokens;
+using cache::kTileTokens;
+using cache::PagedKvView;
+
 namespace {
 
-double score_of(const AttentionParams& params, const float* q, const float* k) {
+/// simd/hadamard-inl.h by its definition, in the same order: floats come out with the same bits.
+template <class Float>
+void hadamard(std::vector<Float>& row) {
+  const int n = static_cast<int>(row.size()), block = n & -n;
+  const Float scale = Float{1} / std::sqrt(static_cast<Float>(block));
+  std::vector<Float> other(row.size());
+  for (int step = 1; step < block; step *= 2) {
+    for (int first = 0; first < n; first += block) {
+      Float* const to = other.data() + first;
+      const Float* const from = row.data() + first;
+      for (int i = 0; i < block / 2; ++i) {
+        to[i] = from[2 * i] + from[2 * i + 1];
+        to[block / 2 + i] = from[2 * i] - from[2 * i + 1];
+      }
+    }
+    row.swap(other);
+  }
+  for (Float& value : row) value *= scale;
+}
+
+double score_of(const AttentionParams& params, const std::vector<double>& q, const float* k) {
   double dot = 0.0;
-  for (int d = 0; d < params.head_dim; ++d) dot += static_cast<double>(q[d]) * k[d];
+  for (std::size_t d = 0; d < q.size(); ++d) dot += q[d] * k[d];
   const double score = dot * params.scale;
   return params.softcap > 0.0f ? params.softcap * std::tanh(score / params.softcap) : score;
 }
 
-void attend_row(const AttentionParams& params, const cache::PagedKvView& kv, int kv_head,
+void attend_row(const AttentionParams& params, const PagedKvView& kv, StoredRows& k, StoredRows& v,
                 Position pos, const float* q, float* out) {
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
+  const int query_tile = pos / kTileTokens;
   const Position first = params.window > 0 ? std::max(0, pos - params.window + 1) : 0;
-  std::vector<float> row(head_dim);
-  std::vector<float> rounded_q(q, q + head_dim);
-  if (kv.rows.k.codec == cache::CodecId::kBF16) {
-    for (float& value : rounded_q) value = simd::bf16_to_f32(simd::f32_to_bf16(value));
-  }
+  const std::vector<double> rounded_q = rounded_query(kv.rows.k.codec, q, params.head_dim);
   std::vector<double> scores;
   for (Position t = first; t <= pos; ++t) {
-    cache::read_k(kv, t, kv_head, row.data());
-    scores.push_back(score_of(params, rounded_q.data(), row.data()));
+    scores.push_back(score_of(params, rounded_q, k.row(t, query_tile)));
   }
   const double maximum = *std::max_element(scores.begin(), scores.end());
   double sum = 0.0;
   std::vector<double> values(head_dim, 0.0);
   for (Position t = first; t <= pos; ++t) {
     const double p = std::exp(scores[static_cast<std::size_t>(t - first)] - maximum);
-    cache::read_v(kv, t, kv_head, row.data());
+    const float* row = v.row(t, query_tile);
     for (std::size_t d = 0; d < head_dim; ++d) values[d] += p * row[d];
     sum += p;
   }
+  if (cache::is_hadamard(kv.rows.v.codec)) hadamard(values);
   for (std::size_t d = 0; d < head_dim; ++d) out[d] = static_cast<float>(values[d] / sum);
 }
 
 }  // namespace
 
+const float* StoredRows::row(Position t, int query_tile) {
+  const int tile = t / kTileTokens;
+  if (!kv_.reads_tile(tile, query_tile)) return decoded(kv_.rows, rows_, t);
+  if (!cache::is_tile_codec(layout(kv_.tiles).codec)) return decoded(kv_.tiles, tiles_, t);
+  return decoded_tile(tile) + static_cast<std::size_t>(t % kTileTokens) * head_dim_;
+}
+
+std::pair<float*, bool> StoredRows::place(Values& values, Position t) const {
+  const auto token = static_cast<std::size_t>(t);
+  const std::size_t n_tokens = (token / kTileTokens + 1) * kTileTokens;
+  if (values.is_known.size() < n_tokens) {
+    values.is_known.resize(n_tokens);
+    values.floats.resize(n_tokens * head_dim_);
+  }
+  const bool is_known = values.is_known[token];
+  values.is_known[token] = true;
+  return {values.floats.data() + token * head_dim_, is_known};
+}
+
+const float* StoredRows::decoded(const cache::PageSet& set, Values& values, Position t) const {
+  const auto [row, is_known] = place(values, t);
+  if (is_known) return row;
+  const CodecId codec = layout(set).codec;
+  if (cache::is_coded(codec)) {
+    const int strip = t / kStripTokens;
+    cache::read_stored_row(codec, is_v_, kv_.head_dim, codes(set, strip), meta(set, strip),
+                           t % kStripTokens, row);
+    return row;
+  }
+  PagedKvView view = kv_;
+  view.rows = set;
+  (is_v_ ? cache::read_v : cache::read_k)(view, t, head_, row);
+  return row;
+}
+
+const float* StoredRows::decoded_tile(int tile) {
+  const auto [rows, is_known] = place(tiles_, tile * kTileTokens);
+  if (is_known) return rows;
+  const int strip = tile * (kTileTokens / kStripTokens);
+  (is_v_ ? cache::decode_v_tile : cache::decode_k_tile)(
+      layout(kv_.tiles).codec, kv_.head_dim, codes(kv_.tiles, strip), meta(kv_.tiles, strip), rows);
+  return rows;
+}
+
+std::vector<double> rounded_query(CodecId codec, const float* q, int head_dim) {
+  std::vector<float> row(q, q + head_dim);
+  if (codec == CodecId::kBF16) {
+    for (float& value : row) value = simd::bf16_to_f32(simd::f32_to_bf16(value));
+  }
+  if (!cache::is_coded(codec)) return {row.begin(), row.end()};
+  if (cache::is_hadamard(codec)) hadamard(row);
+  float most = 0.0f;
+  for (const float value : row) most = std::max(most, std::abs(value));
+  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+  std::vector<double> rounded;
+  for (const float value : row) {
+    rounded.push_back(double{std::nearbyint(value * inverse)} * (most / 127.0f));
+  }
+  return rounded;
+}
+
 void attend_reference(const AttentionParams& params, std::span<const QueryRows> rows,
                       const float* q, float* out) {
   for (const QueryRows& entry : rows) {
-    for (int i = 0; i < entry.n_rows; ++i) {
-      const auto row = static_cast<std::size_t>(entry.first_row + i);
-      const int heads_per_kv = params.n_heads / entry.kv.n_kv_heads;
-      for (int head = 0; head < params.n_heads; ++head) {
-        const auto offset = static_cast<std::size_t>(head * params.head_dim);
-        attend_row(params, entry.kv, head / heads_per_kv, entry.first_pos + i,
+    const int heads_per_kv = params.n_heads / entry.kv.n_kv_heads;
+    for (int kv_head = 0; kv_head < entry.kv.n_kv_heads; ++kv_head) {
+      StoredRows k(entry.kv, kv_head, false), v(entry.kv, kv_head, true);
+      for (int i = 0; i < entry.n_rows * heads_per_kv; ++i) {
+        const auto row = static_cast<std::size_t>(entry.first_row + i / heads_per_kv);
+        const auto offset =
+            static_cast<std::size_t>((kv_head * heads_per_kv + i % heads_per_kv) * params.head_dim);
+        attend_row(params, entry.kv, k, v, entry.first_pos + i / heads_per_kv,
                    q + row * params.q_row_stride + offset,
                    out + row * params.out_row_stride + offset);
       }

@@ -15,6 +15,7 @@
 #include "attention/attention.h"
 #include "base/aligned_buffer.h"
 #include "cache/codec/row_codec.h"
+#include "cache/codec/seal.h"
 #include "cache/page/geometry.h"
 #include "cache/page/paged_kv_view.h"
 
@@ -49,21 +50,18 @@ struct HistoryOptions {
   cache::CodecId codec_v = cache::CodecId::kF16;
   int page_tokens = 64;
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;
+  /// Of tile codecs: what queries read as rows although it is sealed.
+  int n_sink_tiles = 1, n_tail_tiles = 1;
+
+  bool has_tiles() const { return cache::is_tile_codec(codec_k) || cache::is_tile_codec(codec_v); }
 };
 
-/// Two layers, of which the tests use the second: offsets that are not zero.
-class History {
+/// Frames of one kind, in shuffled order, of which every byte is 0xFF.
+class Frames {
  public:
-  History(const Tokens& tokens, const HistoryOptions& options) {
-    cache::PageGeometry::Options wanted;
-    wanted.shape = {2, tokens.n_kv_heads, tokens.head_dim};
-    wanted.codec_k = options.codec_k;
-    wanted.codec_v = options.codec_v;
-    wanted.page_tokens = options.page_tokens;
-    wanted.head_order = options.head_order;
-    const cache::PageGeometry geometry = *cache::PageGeometry::create(wanted);
+  Frames(const cache::PageGeometry& geometry, int n_tokens) {
     const auto n_pages =
-        static_cast<std::size_t>(cache::pages_for(tokens.n_tokens, options.page_tokens));
+        static_cast<std::size_t>(cache::pages_for(n_tokens, geometry.page_tokens()));
     memory_ = AlignedBuffer(n_pages * geometry.frame_bytes());
     std::memset(memory_.data(), 0xFF, memory_.size());
     std::vector<std::size_t> order(n_pages);
@@ -72,17 +70,53 @@ class History {
     for (const std::size_t page : order) {
       frames_.push_back(memory_.data() + page * geometry.frame_bytes());
     }
-    view_ = cache::view_of(geometry, 1);
-    view_.rows.frames = frames_.data();
-    view_.n_tokens = tokens.n_tokens;
-    cache::write_kv(view_, 0, tokens.n_tokens, tokens.k.data(), tokens.v.data(), tokens.row());
   }
-  const cache::PagedKvView& view() const { return view_; }
   std::vector<std::uint8_t*>& frames() { return frames_; }
 
  private:
   AlignedBuffer memory_;
   std::vector<std::uint8_t*> frames_;
+};
+
+/// Two layers, of which the tests use the second: offsets that are not zero. With a tile codec the
+/// complete tiles are sealed, each in frames of its own kind beside the rows'.
+class History {
+ public:
+  History(const Tokens& tokens, const HistoryOptions& options)
+      : rows_(geometry_of(tokens, options, false), tokens.n_tokens),
+        tiles_(geometry_of(tokens, options, true), options.has_tiles() ? tokens.n_tokens : 0) {
+    view_ = cache::view_of(geometry_of(tokens, options, false), 1);
+    view_.rows.frames = rows_.frames().data();
+    view_.n_tokens = tokens.n_tokens;
+    cache::write_kv(view_, 0, tokens.n_tokens, tokens.k.data(), tokens.v.data(), tokens.row());
+    if (!options.has_tiles()) return;
+    const cache::PagedKvView sealed = cache::view_of(geometry_of(tokens, options, true), 1);
+    view_.tiles = {tiles_.frames().data(), sealed.rows.k, sealed.rows.v};
+    view_.n_sink_tiles = options.n_sink_tiles;
+    view_.n_tail_tiles = options.n_tail_tiles;
+    for (int tile = 0; tile < tokens.n_tokens / cache::kTileTokens; ++tile) {
+      for (int head = 0; head < tokens.n_kv_heads; ++head) {
+        for (const bool is_v : {false, true}) cache::seal_tile(view_, tile, head, is_v);
+      }
+    }
+  }
+  const cache::PagedKvView& view() const { return view_; }
+  std::vector<std::uint8_t*>& frames() { return rows_.frames(); }
+  std::vector<std::uint8_t*>& tile_frames() { return tiles_.frames(); }
+
+ private:
+  static cache::PageGeometry geometry_of(const Tokens& tokens, const HistoryOptions& options,
+                                         bool of_tiles) {
+    cache::PageGeometry::Options wanted;
+    wanted.shape = {2, tokens.n_kv_heads, tokens.head_dim};
+    wanted.codec_k = of_tiles ? options.codec_k : cache::row_codec_of(options.codec_k);
+    wanted.codec_v = of_tiles ? options.codec_v : cache::row_codec_of(options.codec_v);
+    wanted.page_tokens = options.page_tokens;
+    wanted.head_order = options.head_order;
+    return *cache::PageGeometry::create(wanted);
+  }
+
+  Frames rows_, tiles_;
   cache::PagedKvView view_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "attention/attention.h"
 #include "attention/history.h"
+#include "attention/identity_support.h"
 #include "support/simd_targets.h"
 
 namespace kvasir::attention {
@@ -15,18 +16,6 @@ namespace {
 
 using cache::CodecId;
 using cache::HeadOrder;
-
-struct HeadShape {
-  int n_kv_heads, n_heads, head_dim;
-  float softcap = 0.0f;
-  int window = 0;
-  AttentionParams params() const {
-    AttentionParams p = params_of(n_heads, head_dim);
-    p.softcap = softcap;
-    p.window = window;
-    return p;
-  }
-};
 
 const HeadShape kShapes[] = {
     {1, 3, 64},
@@ -49,29 +38,6 @@ HistoryOptions with_codec(CodecId codec, int page_tokens = 64) {
   options.codec_k = options.codec_v = codec;
   options.page_tokens = page_tokens;
   return options;
-}
-
-/// Rows [first_pos, first_pos + n_rows) in chunks of the given sizes, one after the other.
-Floats in_chunks(ThreadPool& pool, const HeadShape& shape, const History& history, int first_pos,
-                 const std::vector<int>& chunks, const Floats& q) {
-  const AttentionParams params = shape.params();
-  Floats out(q.size(), -77.0f);
-  Scratch scratch;
-  int row = 0;
-  for (const int n : chunks) {
-    const QueryRows rows = rows_of(history, first_pos + row, n, row);
-    attend(pool, params, {&rows, 1}, q.data(), out.data(), scratch);
-    row += n;
-  }
-  return out;
-}
-
-std::vector<int> random_chunks(int n_rows, std::mt19937& random) {
-  std::vector<int> chunks;
-  for (int left = n_rows; left > 0; left -= chunks.back()) {
-    chunks.push_back(std::uniform_int_distribution<int>(1, std::min(left, 60))(random));
-  }
-  return chunks;
 }
 
 TEST(Identity, PrefillEqualsDecode) {

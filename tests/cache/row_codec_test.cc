@@ -72,12 +72,13 @@ std::uint32_t encoded(CodecId codec, float value) {
       return simd::f32_to_f16(value);
     case CodecId::kBF16:
       return simd::f32_to_bf16(value);
+    default:
+      return 0;
   }
-  return 0;
 }
 
 std::uint32_t stored(CodecId codec, const std::uint8_t* values, int value_idx) {
-  const std::size_t bytes = codec_value_bytes(codec);
+  const auto bytes = static_cast<std::size_t>(codec_bits(codec)) / 8;
   std::uint32_t bits = 0;
   std::memcpy(&bits, values + static_cast<std::size_t>(value_idx) * bytes, bytes);
   return bits;
@@ -280,10 +281,15 @@ TEST(RowCodec, ReadsBackWhatItRounded) {
 }
 
 TEST(RowCodec, NamesRoundTrip) {
-  for (const CodecId codec : {CodecId::kF32, CodecId::kF16, CodecId::kBF16}) {
+  for (int id = 1; id <= 8; ++id) {
+    const auto codec = static_cast<CodecId>(id);
     EXPECT_EQ(parse_codec(codec_name(codec)), codec);
   }
-  EXPECT_EQ(parse_codec("int8"), std::nullopt);
+  EXPECT_EQ(parse_codec("int8-g64"), CodecId::kInt8G64);
+  EXPECT_EQ(codec_name(CodecId::kTile4), "tile4");
+  EXPECT_EQ(codec_name(static_cast<CodecId>(9)), "?");
+  EXPECT_EQ(parse_codec("?"), std::nullopt);
+  EXPECT_EQ(parse_codec("int4"), std::nullopt);
   EXPECT_EQ(parse_codec(""), std::nullopt);
 }
 

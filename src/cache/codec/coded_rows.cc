@@ -77,9 +77,11 @@ HWY_INLINE void encode_group(const float* x, int n, bool has_centre, std::int8_t
   if (has_centre) {
     *centre = simd::f32_to_f16(0.5f * range.least + 0.5f * range.greatest);
     middle = simd::f16_to_f32(*centre);
+    // Which of two zeros is the least, targets do not agree on.
+    if (middle == 0.0f) *centre = 0;
   }
   // From the rounded centre, so that rounding cuts nothing off.
-  const float most = std::max(range.greatest - middle, middle - range.least);
+  const float most = std::abs(std::max(range.greatest - middle, middle - range.least));
   *scale = simd::f32_to_f16(most / 127.0f);
   const float step = simd::f16_to_f32(*scale);
   if (!range.is_finite || !(step * 0.0f == 0.0f) || !(middle * 0.0f == 0.0f)) {

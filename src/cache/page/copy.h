@@ -7,7 +7,8 @@
 
 namespace kvasir::cache {
 
-/// Copies the first `n_slots` slots of every layer from `source` to `target`, in whole strips.
+/// Copies the first `n_slots` slots of every layer from `source` to `target`, in whole strips;
+/// of tile codecs, the complete tiles.
 /// A contiguous cache has one huge page, so empty strips are left alone (and not made resident).
 ///
 /// Requires  0 <= n_slots <= page_tokens; both frames have this geometry and do not overlap
