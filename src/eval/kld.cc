@@ -167,6 +167,8 @@ class Caches {
                           scores.take_candidate(i - 1, first, n_rows, logits);
                         }
                       }));
+    // What the next query reads, as after a decoded token; a prefill's last pass has left its rows.
+    for (cache::Sequence& sequence : sequences) sequence.free_below_windows();
     for (std::size_t i = 1; i < caches_.size(); ++i) {
       scores.scores().candidates[i - 1].bytes =
           bytes_in_use(*caches_[i], static_cast<int>(input.size()));
