@@ -1,4 +1,4 @@
-"""`kvasir calibrate kv` and what its file changes, on tiny models with heads that have tile codecs."""
+"""`kvasir calibrate kv` and what its file changes, on a tiny model with heads of 64."""
 
 import pathlib
 import shutil
