@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
   add_doctor(app, commands);
   add_bench(app, commands);
   add_eval(app, commands);
+  add_calibrate(app, commands);
   add_trace(app, commands);
   app.footer(kExamples);  // now, or each subcommand would inherit it
   check_values(app);

@@ -37,7 +37,8 @@ Status check(const EngineOptions& options) {
     return bad_option("context", options.n_ctx, "0 (the model's) to 16777216");
   }
   const int page = options.page_tokens;
-  if (page != 0 && page != EngineOptions::kAutoPage && (page < 16 || page > 512 || (page & (page - 1)) != 0)) {
+  if (page != 0 && page != EngineOptions::kAutoPage &&
+      (page < 16 || page > 512 || (page & (page - 1)) != 0)) {
     return bad_option("page-tokens", page,
                       "a power of two 16 to 512, or 0 for one contiguous page");
   }
@@ -117,22 +118,29 @@ Result<cache::KvFormat> Engine::kv_format(const KvChoice& choice) {
   cache::KvFormat format{choice.codecs, choice.layers, choice.n_sink_tiles, choice.n_tail_tiles};
   if (choice.plan.empty() && choice.n_protected == 0) return format;
   const int n_layers = model_->config().n_layers;
-  const std::string path = calibration_path(options_.model_path);
   if (!calibration_) {
-    const auto text = env_->read_file(path, kMostCalibrationBytes);
-    if (!text && text.error().code != ErrorCode::kNotFound) return text.error();
-    calibration_.emplace();
-    if (text) {
-      KVASIR_ASSIGN_OR_RETURN(*calibration_, parse_calibration(path, *text, n_layers));
-      if (options_.prefix_bytes == 0) fingerprint_model(*file_, *pool_, key_scope_);
-      if (calibration_->model != key_scope_.model) {
-        return Error{ErrorCode::kInvalidArgument,
-                     fmt::format("{}: made for another model; `kvasir calibrate kv` makes a new one",
-                                 path)};
-      }
-    }
+    KVASIR_ASSIGN_OR_RETURN(calibration_, read_calibration(n_layers));
   }
   return apply_calibration(*calibration_, choice, n_layers, format);
+}
+
+const cache::Fingerprint& Engine::model_fingerprint() {
+  if (key_scope_.model == cache::Fingerprint{}) fingerprint_model(*file_, *pool_, key_scope_);
+  return key_scope_.model;
+}
+
+Result<KvCalibration> Engine::read_calibration(int n_layers) {
+  const std::string path = calibration_path(options_.model_path);
+  const auto text = env_->read_file(path, kMostCalibrationBytes);
+  if (!text && text.error().code == ErrorCode::kNotFound) return KvCalibration();
+  if (!text) return text.error();
+  KVASIR_ASSIGN_OR_RETURN(KvCalibration calibration, parse_calibration(path, *text, n_layers));
+  if (calibration.model != model_fingerprint()) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: made for another model; `kvasir calibrate kv` makes a new one", path)};
+  }
+  return calibration;
 }
 
 cache::CacheOptions Engine::cache_options(const cache::KvFormat& format) const {

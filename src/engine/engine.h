@@ -93,7 +93,10 @@ class Engine {
   const cache::KvFormat& kv_format() const { return kv_format_; }
   ThreadPool& pool() { return *pool_; }
   int n_threads() const { return pool_->n_threads(); }
-  /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: empty.
+  /// SHA-256 of the weights and parameters. Cost: one pass over the file, the first time.
+  const cache::Fingerprint& model_fingerprint();
+  /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: of no
+  /// meaning.
   const cache::KeyScope& key_scope() const { return key_scope_; }
   const cache::PageKey& root_key() const { return root_key_; }
   /// Seconds that a prompt's token takes, by the newest prompt; before the first, a guess.
@@ -135,6 +138,8 @@ class Engine {
   Engine() = default;
   /// What every cache of this engine has in common, with these codecs.
   cache::CacheOptions cache_options(const cache::KvFormat& format) const;
+  /// From beside the model's file; empty where there is none. Errors: those of kv_format.
+  Result<KvCalibration> read_calibration(int n_layers);
   /// The disk tier in options().kv_dir, or kv_dir_error().
   void open_disk();
   /// Says in kv_dir whose pages these are, and finds scope_difference().

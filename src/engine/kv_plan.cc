@@ -10,12 +10,21 @@
 #include <sstream>
 #include <string>
 
+#include "cache/page/geometry.h"
+#include "cache/page/pool.h"
+
 namespace kvasir::engine {
 namespace {
 
 using cache::CodecId;
 
 constexpr std::string_view kHeader = "kvasir-kv 1";
+/// What plans choose among.
+constexpr int kLeastBits = 3, kMostBits = 5;
+/// What a bit more leaves of a damage: half the step, a quarter of the squared error.
+constexpr double kDamagePerBit = 0.25;
+/// Of f16's bytes, for int4-3.
+constexpr double kMostShare = 0.25;
 
 std::optional<CodecId> codec_of_bits(std::string_view bits) {
   if (bits == "3") return CodecId::kTile3;
@@ -41,11 +50,10 @@ bool parse_damage(const std::vector<std::string>& words, std::size_t n_layers,
   for (std::size_t i = 3; i < words.size(); ++i) {
     char* end = nullptr;
     damages.push_back(std::strtod(words[i].c_str(), &end));
-    if (*end != '\0' || !std::isfinite(damages.back())) return false;
+    if (*end != '\0' || !std::isfinite(damages.back()) || damages.back() < 0) return false;
   }
   auto& of_side = words[1] == "k" ? calibration.damage_k : calibration.damage_v;
-  of_side[std::atoi(words[2].c_str())] = damages;
-  return true;
+  return of_side.emplace(std::atoi(words[2].c_str()), damages).second;
 }
 
 /// `plan NAME k BITS... v BITS...`
@@ -59,15 +67,14 @@ bool parse_plan(const std::vector<std::string>& words, std::size_t n_layers,
     if (!k || !v) return false;
     plan.push_back({*k, *v});
   }
-  calibration.plans[words[1]] = std::move(plan);
-  return true;
+  return calibration.plans.emplace(words[1], std::move(plan)).second;
 }
 
 /// One side of one layer on its way to more bits.
 struct Unit {
   bool is_v;
   std::size_t layer;
-  int bits = 3;
+  int bits = kLeastBits;
 };
 
 }  // namespace
@@ -113,18 +120,18 @@ Result<KvCalibration> parse_calibration(const std::string& where, std::string_vi
   while (std::getline(in, line)) {
     const std::vector<std::string> words = words_of(line);
     if (words.empty()) continue;
-    if (words[0] == "model" && words.size() == 2) {
-      const auto key = cache::PageKey::from_hex(words[1]);
-      if (!key) return bad("model HEX");
+    if (words[0] == "model") {
+      const auto key = words.size() == 2 ? cache::PageKey::from_hex(words[1]) : std::nullopt;
+      if (!key || has_model) return bad("one line `model HEX`, 64 digits");
       calibration.model = key->bytes;
       has_model = true;
     } else if (words[0] == "damage") {
       if (!parse_damage(words, static_cast<std::size_t>(n_layers), calibration)) {
-        return bad(fmt::format("a side, bits and {} numbers", n_layers));
+        return bad(fmt::format("k or v, bits and {} numbers, once", n_layers));
       }
     } else if (words[0] == "plan") {
       if (!parse_plan(words, static_cast<std::size_t>(n_layers), calibration)) {
-        return bad(fmt::format("a name, and 3, 4, 5 or 8 bits of {} layers' k and v", n_layers));
+        return bad(fmt::format("a name, k, {0} times 3, 4, 5 or 8, v, and {0} again", n_layers));
       }
     } else {
       return bad("model, damage or plan");
@@ -139,15 +146,15 @@ Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, cons
                                           int n_layers, cache::KvFormat format) {
   const auto plan = calibration.plans.find(choice.plan);
   if (plan != calibration.plans.end()) format.layers = plan->second;
-  if (choice.n_protected == 0) return format;
+  if (choice.n_protected < 0 || choice.n_protected > n_layers) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--kv-protect: got {}, want 0 to {}", choice.n_protected, n_layers)};
+  }
+  if (choice.n_protected == 0 || !format.has_tiles(n_layers)) return format;
   const auto damages = calibration.damage_k.find(4);
   if (damages == calibration.damage_k.end()) {
     return Error{ErrorCode::kInvalidArgument,
                  "--kv-protect: which layers suffer most is not known; run `kvasir calibrate kv`"};
-  }
-  if (choice.n_protected > n_layers) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("--kv-protect: got {}, want 0 to {}", choice.n_protected, n_layers)};
   }
   std::vector<int> order;
   for (int layer = 0; layer < n_layers; ++layer) order.push_back(layer);
@@ -157,13 +164,25 @@ Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, cons
   });
   if (format.layers.empty()) format.layers.assign(static_cast<std::size_t>(n_layers), format.all);
   for (int i = 0; i < choice.n_protected; ++i) {
-    format.layers[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])].k = CodecId::kInt8;
+    CodecId& k = format.layers[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])].k;
+    if (cache::is_tile_codec(k)) k = CodecId::kInt8;
   }
   return format;
 }
 
+void fill_in_damages(DamageByBits& damages) {
+  const auto derive = [&](int from, int to, double factor) {
+    if (!damages.contains(from) || damages.contains(to)) return;
+    std::vector<double> derived = damages.at(from);
+    for (double& damage : derived) damage *= factor;
+    damages[to] = std::move(derived);
+  };
+  for (int bits = kLeastBits; bits < kMostBits; ++bits) derive(bits, bits + 1, kDamagePerBit);
+  for (int bits = kMostBits; bits > kLeastBits; --bits) derive(bits, bits - 1, 1 / kDamagePerBit);
+}
+
 std::vector<cache::LayerCodecs> allocate_bits(const KvCalibration& calibration, double mean_bits) {
-  const std::size_t n_layers = calibration.damage_k.at(3).size();
+  const std::size_t n_layers = calibration.damage_k.at(kLeastBits).size();
   std::vector<Unit> units;
   for (std::size_t layer = 0; layer < n_layers; ++layer) {
     units.push_back({false, layer});
@@ -172,19 +191,24 @@ std::vector<cache::LayerCodecs> allocate_bits(const KvCalibration& calibration, 
   const auto damage = [&](const Unit& unit, int bits) {
     return (unit.is_v ? calibration.damage_v : calibration.damage_k).at(bits)[unit.layer];
   };
-  const double n_units = static_cast<double>(units.size());
-  for (double spent = 3 * n_units; spent + 1 <= mean_bits * n_units + 1e-9; spent += 1) {
-    Unit* best = nullptr;
+  // The best of the next bits together: a bit that by the luck of measuring spares nothing is not
+  // in the way of the one behind it.
+  const auto spared_per_bit = [&](const Unit& unit) {
     double most = -1;
-    for (Unit& unit : units) {
-      if (unit.bits == 5) continue;
-      const double spared = damage(unit, unit.bits) - damage(unit, unit.bits + 1);
-      if (spared > most) {
-        most = spared;
-        best = &unit;
-      }
+    for (int bits = unit.bits + 1; bits <= kMostBits; ++bits) {
+      most = std::max(most, (damage(unit, unit.bits) - damage(unit, bits)) / (bits - unit.bits));
     }
-    if (best == nullptr) break;
+    return most;
+  };
+  const double n_units = static_cast<double>(units.size());
+  const auto n_bits = static_cast<int>((mean_bits - kLeastBits) * n_units + 1e-6);
+  for (int i = 0; i < std::min(n_bits, (kMostBits - kLeastBits) * static_cast<int>(units.size()));
+       ++i) {
+    Unit* best = nullptr;
+    for (Unit& unit : units) {
+      if (unit.bits == kMostBits) continue;
+      if (best == nullptr || spared_per_bit(unit) > spared_per_bit(*best)) best = &unit;
+    }
     ++best->bits;
   }
   std::vector<cache::LayerCodecs> plan(n_layers);
@@ -193,6 +217,48 @@ std::vector<cache::LayerCodecs> allocate_bits(const KvCalibration& calibration, 
     (unit.is_v ? plan[unit.layer].v : plan[unit.layer].k) = codec;
   }
   return plan;
+}
+
+Result<double> share_of_f16(std::span<const cache::GroupSpec> groups,
+                            std::span<const cache::LayerCodecs> layers) {
+  constexpr std::size_t kPages = kShareTokens / cache::kTileTokens;
+  constexpr std::size_t kRowPages = 3;
+  constexpr std::size_t kEntryBytes = sizeof(std::uint8_t*) + sizeof(cache::PageId);
+  std::size_t bytes = 0, f16_bytes = 0;
+  for (const cache::GroupSpec& group : groups) {
+    cache::PageGeometry::Options options;
+    options.shape = {static_cast<int>(group.layers.size()), group.n_kv_heads, group.head_dim};
+    options.page_tokens = cache::kTileTokens;
+    std::vector<cache::LayerCodecs> rows;
+    for (const int layer : group.layers) {
+      const cache::LayerCodecs codecs = layers[static_cast<std::size_t>(layer)];
+      options.layer_codecs.push_back(codecs);
+      rows.push_back({cache::row_codec_of(codecs.k), cache::row_codec_of(codecs.v)});
+    }
+    KVASIR_ASSIGN_OR_RETURN(const auto tiles, cache::PageGeometry::create(options));
+    options.layer_codecs = rows;
+    KVASIR_ASSIGN_OR_RETURN(const auto row_pages, cache::PageGeometry::create(options));
+    bytes += kPages * tiles.frame_bytes() + kRowPages * row_pages.frame_bytes() +
+             2 * kPages * kEntryBytes;
+    f16_bytes += 2 * sizeof(std::uint16_t) * group.layers.size() *
+                 static_cast<std::size_t>(group.n_kv_heads) *
+                 static_cast<std::size_t>(group.head_dim) * kShareTokens;
+  }
+  return static_cast<double>(bytes) / static_cast<double>(f16_bytes);
+}
+
+Status add_plans(std::span<const cache::GroupSpec> groups, KvCalibration& calibration) {
+  calibration.plans["int4"] = allocate_bits(calibration, 4.25);
+  calibration.plans["int3"] = allocate_bits(calibration, 3.1);
+  calibration.plans["int4-3"] = allocate_bits(calibration, 3.5);
+  const auto n_units = static_cast<int>(2 * calibration.damage_k.at(kLeastBits).size());
+  for (int n_bits = 0; n_bits <= (kMostBits - kLeastBits) * n_units; ++n_bits) {
+    auto plan = allocate_bits(calibration, kLeastBits + static_cast<double>(n_bits) / n_units);
+    KVASIR_ASSIGN_OR_RETURN(const double share, share_of_f16(groups, plan));
+    if (share > kMostShare) break;
+    calibration.plans["int4-3"] = std::move(plan);
+  }
+  return {};
 }
 
 }  // namespace kvasir::engine

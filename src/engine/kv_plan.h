@@ -7,14 +7,18 @@
 //   model HEX                       SHA-256 of the weights and parameters it was made with
 //   damage SIDE BITS D0 D1 ...      KLD by layer when only that layer's K, or V, has so many bits
 //   plan NAME k BITS... v BITS...   bits by layer: 3, 4, 5, 8
+//
+// docs/formats/kv-calibration.md says how it is made.
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "cache/cache.h"
 #include "cache/codec/codec.h"
 #include "cache/prefix/page_key.h"
 
@@ -25,16 +29,18 @@ struct KvChoice {
   cache::LayerCodecs codecs;
   /// A plan of the model's calibration that takes their place; where there is no calibration, or it
   /// has no such plan, they serve. Empty: they do.
-  std::string plan;
+  std::string plan{};
   int n_protected = 0;  ///< layers whose K calibration found the most sensitive: int8 there
-  int n_sink_tiles = 1, n_tail_tiles = 1;  ///< cache::KvFormat's
-  std::vector<cache::LayerCodecs> layers;  ///< by layer, in place of all that; empty: no
+  int n_sink_tiles = 1, n_tail_tiles = 1;    ///< cache::KvFormat's
+  std::vector<cache::LayerCodecs> layers{};  ///< by layer, in place of all that; empty: no
 };
+
+/// By bits: the damage of each layer, in nats, >= 0.
+using DamageByBits = std::map<int, std::vector<double>>;
 
 struct KvCalibration {
   cache::Fingerprint model{};
-  /// By bits: of each layer. In nats.
-  std::map<int, std::vector<double>> damage_k, damage_v;
+  DamageByBits damage_k, damage_v;
   std::map<std::string, std::vector<cache::LayerCodecs>, std::less<>> plans;
 };
 
@@ -43,18 +49,42 @@ std::string calibration_path(const std::string& model_path);
 
 std::string text_of(const KvCalibration& calibration);
 
-/// Errors: kInvalidArgument naming `where` (what text_of never gives, other than `n_layers` layers).
+/// Errors: kInvalidArgument naming `where` (what text_of never gives; other than `n_layers`
+/// layers).
 Result<KvCalibration> parse_calibration(const std::string& where, std::string_view text,
                                         int n_layers);
 
-/// `format` with the choice's plan and protected layers. Errors: kInvalidArgument (layers to
-/// protect, and no calibration, or fewer layers).
+/// `format` with the choice's plan and, among layers with tile codecs, its protected ones. Errors:
+/// kInvalidArgument (layers to protect, and no calibration, or fewer layers).
 Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, const KvChoice& choice,
                                           int n_layers, cache::KvFormat format);
 
+/// Adds those of 3, 4 and 5 bits that were not measured: a bit more is a quarter of the damage.
+/// Requires: some of them were.
+void fill_in_damages(DamageByBits& damages);
+
 /// Gives every layer's K and V 3, 4 or 5 bits, at most `mean_bits` on the mean, so that the sum of
 /// the damages is about the least: greedily by damage spared per bit.
-/// Requires: damages of 3, 4 and 5 bits.
+/// Requires: damages of 3, 4 and 5 bits; mean_bits >= 3.
 std::vector<cache::LayerCodecs> allocate_bits(const KvCalibration& calibration, double mean_bits);
+
+/// Tokens that a plan's share of f16 is about.
+inline constexpr int kShareTokens = 8192;
+
+/// What K and V of kShareTokens tokens take over these codecs by layer, all in, over what they take
+/// as f16 values: frames of all tiles, three pages of rows (sinks, tail, and the one being filled),
+/// 12 bytes of table a page. Of groups with windows it is an estimate: as if they had none.
+/// Errors: kUnsupported (a head size that the codecs do not have).
+Result<double> share_of_f16(std::span<const cache::GroupSpec> groups,
+                            std::span<const cache::LayerCodecs> layers);
+
+/// The plans of the types that have some:
+///
+///   int4     mean of 4.25 bits
+///   int4-3   as many as fit into 25.0 % of f16; where 3 bits do not, as many as without a
+///   plan: 3.5 int3     mean of 3.1 bits
+///
+/// Requires: damages of 3, 4 and 5 bits. Errors: as of share_of_f16.
+Status add_plans(std::span<const cache::GroupSpec> groups, KvCalibration& calibration);
 
 }  // namespace kvasir::engine
