@@ -3,6 +3,8 @@
 
 #include <exception>
 #include <new>
+#include <string_view>
+#include <vector>
 
 #include "command.h"
 
@@ -41,8 +43,21 @@ std::string help_command(const CLI::App& app) {
   return app.get_name() + " " + help_command(*parsed.back());
 }
 
+/// The arguments, with llama.cpp's names that have several letters behind one dash spelled out:
+/// here one dash has one letter.
+std::vector<const char*> spell_out(int argc, char** argv) {
+  std::vector<const char*> args(argv, argv + argc);
+  for (const char*& arg : args) {
+    const std::string_view name = arg;
+    if (name == "--") break;  // what follows is no flag
+    if (name == "-ctk") arg = "--cache-type-k";
+    if (name == "-ctv") arg = "--cache-type-v";
+  }
+  return args;
+}
+
 /// Where a subcommand belongs stands another word: that is the error, whatever follows.
-Status check_subcommands(const CLI::App& app, int argc, char** argv) {
+Status check_subcommands(const CLI::App& app, int argc, const char* const* argv) {
   const CLI::App* where = &app;
   for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
     const auto subcommands = where->get_subcommands([](const CLI::App*) { return true; });
@@ -85,11 +100,12 @@ int run(int argc, char** argv) {
     print(app.help());
     return static_cast<int>(Exit::kOk);
   }
-  if (const Status status = check_subcommands(app, argc, argv); !status) {
+  const std::vector<const char*> args = spell_out(argc, argv);
+  if (const Status status = check_subcommands(app, argc, args.data()); !status) {
     return static_cast<int>(report(status.error()));
   }
   try {
-    app.parse(argc, argv);
+    app.parse(argc, args.data());
   } catch (const CLI::CallForVersion& version) {
     print(version.what() + std::string("\n"));
     return static_cast<int>(Exit::kOk);

@@ -39,6 +39,7 @@ const std::pair<CodecId, CodecId> kMixes[] = {
     {CodecId::kTile4, CodecId::kTile3},   {CodecId::kTile5, CodecId::kInt8},
     {CodecId::kBF16, CodecId::kTile5},    {CodecId::kInt8, CodecId::kBF16},
     {CodecId::kTile3, CodecId::kInt8G64}, {CodecId::kF16, CodecId::kInt8},
+    {CodecId::kTile4, CodecId::kF16},
 };
 
 HistoryOptions options_of(const std::pair<CodecId, CodecId>& codecs, int page_tokens = 64,

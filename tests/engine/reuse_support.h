@@ -36,6 +36,39 @@ inline std::unique_ptr<Engine> load_stories(int page_tokens, std::uint64_t prefi
   return load(kStories, options);
 }
 
+/// K and V in codes, on models whose heads these have.
+struct CodedSetting {
+  std::string name;
+  const char* file;
+  KvChoice kv;
+  int page_tokens;
+};
+inline std::vector<CodedSetting> coded_settings() {
+  using cache::CodecId;
+  const char* const llama = "arch_vectors/llama_9q3kv_hd64.gguf";
+  const char* const gemma2 = "arch_vectors/gemma2_b.gguf";  // window 24 in every second layer
+  std::vector<CodedSetting> all;
+  const auto add = [&](const std::string& name, const char* file, cache::LayerCodecs codecs,
+                       int page_tokens, int n_sink_tiles = 1, int n_tail_tiles = 1) {
+    KvChoice kv;
+    kv.codecs = codecs;
+    kv.n_sink_tiles = n_sink_tiles;
+    kv.n_tail_tiles = n_tail_tiles;
+    all.push_back({name + "Page" + std::to_string(page_tokens), file, kv, page_tokens});
+  };
+  add("LlamaInt8", llama, {CodecId::kInt8, CodecId::kInt8}, 16);
+  add("LlamaInt8G64", llama, {CodecId::kInt8G64, CodecId::kInt8G64}, 64);
+  add("LlamaTile4", llama, {CodecId::kTile4, CodecId::kTile4}, 64);
+  add("LlamaTile4NoTail", llama, {CodecId::kTile4, CodecId::kTile4}, 64, 0, 0);
+  add("LlamaTile4Tile3", llama, {CodecId::kTile4, CodecId::kTile3}, 128, 0, 0);
+  add("Gemma2Int8", gemma2, {CodecId::kInt8, CodecId::kF16}, 16);
+  add("Gemma2Tile4", gemma2, {CodecId::kTile4, CodecId::kTile4}, 64, 0, 0);
+  add("Gemma2Tile5Int8", gemma2, {CodecId::kTile5, CodecId::kInt8}, 64, 1, 0);
+  add("LlamaByLayer", llama, {}, 64, 0, 0);
+  all.back().kv.layers = {{CodecId::kInt8, CodecId::kTile4}, {CodecId::kTile5, CodecId::kTile3}};
+  return all;
+}
+
 /// Ids that count up from `first`: no two prompts of other firsts begin alike.
 inline Tokens run_of(int n, TokenId first = 3) {
   Tokens tokens;

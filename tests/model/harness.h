@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,6 +31,9 @@ struct Layout {
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;
   Grouping grouping = Grouping::kModel;
   cache::CodecId codec = cache::CodecId::kF32;
+  std::optional<cache::LayerCodecs> codecs = {};      ///< in place of `codec` for both
+  std::vector<cache::LayerCodecs> layer_codecs = {};  ///< in place of these
+  int n_sink_tiles = 1, n_tail_tiles = 1;
 };
 
 /// A model with its budget and threads.
@@ -73,7 +77,11 @@ class Harness {
         options.groups.push_back(single);
       }
     }
-    options.codec_k = options.codec_v = layout.codec;
+    options.codec_k = layout.codecs ? layout.codecs->k : layout.codec;
+    options.codec_v = layout.codecs ? layout.codecs->v : layout.codec;
+    options.layer_codecs = layout.layer_codecs;
+    options.n_sink_tiles = layout.n_sink_tiles;
+    options.n_tail_tiles = layout.n_tail_tiles;
     options.page_tokens = layout.page_tokens;
     options.head_order = layout.head_order;
     auto created = cache::KvCache::create(options, budget_);

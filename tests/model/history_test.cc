@@ -28,6 +28,17 @@ struct Case {
   Layout layout;
 };
 
+Layout coded(int page_tokens, cache::LayerCodecs codecs, int n_sink_tiles = 1, int n_tail_tiles = 1,
+             std::vector<cache::LayerCodecs> layers = {}) {
+  Layout layout;
+  layout.page_tokens = page_tokens;
+  layout.codecs = codecs;
+  layout.layer_codecs = std::move(layers);
+  layout.n_sink_tiles = n_sink_tiles;
+  layout.n_tail_tiles = n_tail_tiles;
+  return layout;
+}
+
 const Case kCases[] = {
     {"Stories",
      "stories260k/stories260K.gguf",
@@ -45,6 +56,20 @@ const Case kCases[] = {
      "arch_vectors/gemma2_b.gguf",
      ActivationMode::kFloat32,
      {"32", 32, HeadOrder::kSplit, Grouping::kPerLayer, CodecId::kBF16}},
+    {"LlamaInt8", "arch_vectors/llama_9q3kv_hd64.gguf", ActivationMode::kInt8,
+     coded(16, {CodecId::kInt8, CodecId::kInt8})},
+    {"Gemma2Int8G64", "arch_vectors/gemma2_b.gguf", ActivationMode::kFloat32,
+     coded(32, {CodecId::kInt8G64, CodecId::kInt8})},
+    {"LlamaTile4", "arch_vectors/llama_9q3kv_hd64.gguf", ActivationMode::kInt8,
+     coded(64, {CodecId::kTile4, CodecId::kTile4})},
+    {"LlamaTile4Tile3", "arch_vectors/llama_9q3kv_hd64.gguf", ActivationMode::kFloat32,
+     coded(256, {CodecId::kTile4, CodecId::kTile3}, 0, 0)},
+    {"Gemma2Tile4Int8", "arch_vectors/gemma2_b.gguf", ActivationMode::kFloat32,
+     coded(128, {CodecId::kTile4, CodecId::kInt8}, 1, 0)},
+    {"Gemma3F16Tile5", "arch_vectors/gemma3.gguf", ActivationMode::kInt8,
+     coded(64, {CodecId::kF16, CodecId::kTile5}, 0, 1)},
+    {"LlamaByLayer", "arch_vectors/llama_9q3kv_hd64.gguf", ActivationMode::kInt8,
+     coded(128, {}, 0, 0, {{CodecId::kInt8, CodecId::kTile4}, {CodecId::kTile5, CodecId::kTile3}})},
 };
 
 /// A sequence and the tokens it must stand for.
@@ -69,9 +94,10 @@ class History : public ::testing::TestWithParam<Case> {
 
   /// The last row's logits of `tokens` in a cache of its own, one batch, contiguous.
   std::vector<float> recompute(const std::vector<TokenId>& tokens) {
-    Layout layout;
+    Layout layout = GetParam().layout;
     layout.page_tokens = 512;
-    layout.codec = GetParam().layout.codec;
+    layout.head_order = HeadOrder::kSplit;
+    layout.grouping = Grouping::kModel;
     auto kv = harness_->make_cache(layout);
     cache::Sequence sequence = kv->open();
     return harness_->forward(sequence, tokens, 1);

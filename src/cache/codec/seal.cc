@@ -95,7 +95,13 @@ void seal_tile(const PagedKvView& kv, int tile, int head, bool is_v) {
     for (int strip = first; strip < first + kTileStrips; ++strip) {
       const Strip from = strip_of(kv, kv.rows, strip, head, is_v);
       const Strip to = strip_of(kv, kv.tiles, strip, head, is_v);
-      std::memcpy(to.codes, from.codes, code_bytes(rows.codec, kv.head_dim, kStripTokens));
+      // Of V, one row after the other: plain values of interleaved heads lie between each other.
+      const int n_rows = is_v && !is_coded(rows.codec) ? kStripTokens : 1;
+      const std::size_t bytes = code_bytes(rows.codec, kv.head_dim, kStripTokens / n_rows);
+      for (int row = 0; row < n_rows; ++row) {
+        const std::size_t at = static_cast<std::size_t>(row) * rows.row_stride();
+        std::memcpy(to.codes + at, from.codes + at, bytes);
+      }
       std::memcpy(to.meta, from.meta, rows.meta_strip_stride);
     }
     return;

@@ -1,0 +1,80 @@
+"""Types of cached K and V on the command line: names, llama.cpp's flags, and what is refused."""
+
+import unittest
+
+from support import DATA, INVALID_MODEL, OK, STORIES, USAGE, kvasir, kvasir_json
+
+LLAMA = DATA / "arch_vectors" / "llama_9q3kv_hd64.gguf"  # heads of 64; the stories' have 8
+BENCH = ("bench", "-m", LLAMA, "-p", "0", "-n", "4", "-d", "200", "-r", "1")
+
+
+class KvTypes(unittest.TestCase):
+    def refused(self, code, *args, says):
+        done = kvasir(*args)
+        self.assertEqual(done.returncode, code, (args, done.stderr))
+        self.assertEqual(done.stdout, b"", args)
+        self.assertTrue(done.stderr.startswith(b"kvasir: "), done.stderr)
+        self.assertIn(says, done.stderr.decode())
+
+    def test_every_name_runs(self):
+        for name in ("f32", "f16", "bf16", "int8", "int8-g64", "int4", "int4-3", "int3", "tile3"):
+            done = kvasir(*BENCH, "--kv-type", name)
+            self.assertEqual(done.returncode, OK, (name, done.stderr))
+            self.assertNotIn(b"takes its place", done.stderr)
+
+    def test_names_of_llama_cpp_are_taken_with_a_note(self):
+        for k, v in (("-ctk", "-ctv"), ("--cache-type-k", "--cache-type-v"), ("-k", "-v")):
+            done = kvasir(*BENCH, k, "q8_0", v, "q4_0")
+            self.assertEqual(done.returncode, OK, done.stderr)
+            self.assertIn(b"kv type q8_0: int8 takes its place", done.stderr)
+            self.assertIn(b"kv type q4_0: int4 takes its place", done.stderr)
+
+    def test_flags_of_several_letters_behind_one_dash(self):
+        self.refused(USAGE, *BENCH, "-ctk", "int7", says="--kv-type-k: got 'int7', want f32")
+        self.refused(USAGE, *BENCH, "-ctv", "int7", says="--kv-type-v: got 'int7', want f32")
+        self.refused(USAGE, *BENCH, "-ctk", says="--kv-type-k: 1 required")
+        # Behind "--" stands no flag, but a prompt.
+        raw = ("run", "-m", STORIES, "--raw", "-n", "1")
+        self.assertEqual(kvasir(*raw, "--", "-ctk").returncode, OK)
+
+    def test_tails_sinks_and_protected_layers_out_of_range(self):
+        for flag, value, says in (
+            ("--kv-tail", "100", "--kv-tail: got 100, want a multiple of 64 tokens, 0 to 4096"),
+            ("--kv-tail", "-64", "--kv-tail"),
+            ("--kv-tail", "4160", "--kv-tail: got 4160"),
+            ("--kv-sinks", "-1", "--kv-sinks"),
+            ("--kv-sinks", "5000", "--kv-sinks: got 5000, want 0 to 4096 tokens"),
+            ("--kv-protect", "-1", "--kv-protect"),
+            ("--kv-protect", "x", "--kv-protect"),
+            ("--kv-type", "int5", "--kv-type: got 'int5', want f32"),
+        ):
+            self.refused(USAGE, *BENCH, flag, value, says=says)
+        for flags in (("--kv-tail", "0"), ("--kv-tail", "128", "--kv-sinks", "1")):
+            self.assertEqual(kvasir(*BENCH, "--kv-type", "int4", *flags).returncode, OK, flags)
+
+    def test_layers_to_protect_need_a_calibration(self):
+        self.refused(USAGE, *BENCH, "--kv-type", "int4", "--kv-protect", "1", says="calibrat")
+
+    def test_pages_of_tiles_are_whole_tiles(self):
+        flags = ("--kv-type", "tile4", "--page-tokens", "16")
+        self.refused(USAGE, *BENCH, *flags, says="want a multiple of 64")
+
+    def test_heads_that_a_type_does_not_have_are_an_unsupported_model(self):
+        for name in ("int8", "int8-g64", "int4", "tile3", "q8_0"):
+            done = kvasir("run", "-m", STORIES, "--raw", "-n", "1", "--kv-type", name, "Once")
+            self.assertEqual(done.returncode, INVALID_MODEL, (name, done.stderr))
+            self.assertEqual(done.stdout, b"")
+            self.assertIn(b"head size; got 8, want a multiple of 16 up to 256", done.stderr)
+        for flag in ("-ctk", "-ctv"):
+            done = kvasir("run", "-m", STORIES, "--raw", "-n", "1", flag, "int8", "Once")
+            self.assertEqual(done.returncode, INVALID_MODEL, done.stderr)
+
+    def test_evaluation_refuses_them_likewise(self):
+        kld = ("eval", "kld", "-m", STORIES, "-f", "-", "-c", "64", "--chunks", "1")
+        done = kvasir(*kld, "--kv-type", "int8", stdin="Once upon a time. " * 40)
+        self.assertEqual(done.returncode, INVALID_MODEL, done.stderr)
+        self.assertIn(b"head size; got 8", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
