@@ -65,9 +65,9 @@ void attend(ThreadPool& pool, const AttentionParams& params, std::span<const Que
 std::size_t scratch_bytes(const AttentionParams& params, std::span<const QueryRows> rows,
                           int n_threads);
 
-/// The scalar double-precision oracle of `attend`, single-threaded. It rounds q as `attend` does, to
-/// bf16 for K in bf16 and to 8 bits a row for K in codes, which is part of what that computes; the
-/// probabilities it never rounds.
+/// The scalar double-precision oracle of `attend`, single-threaded. It rounds q as `attend` does,
+/// to bf16 for K in bf16 and to 8 bits a row for K in codes, which is part of what that computes;
+/// the probabilities it never rounds.
 void attend_reference(const AttentionParams& params, std::span<const QueryRows> rows,
                       const float* q, float* out);
 

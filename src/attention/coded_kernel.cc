@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "attention/codes_places.h"
 #include "attention/kernel.h"
 #include "attention/meanwhile.h"
 #include "attention/segment.h"
 #include "attention/work.h"
-#include "cache/codec/tile_codec.h"
 #include "simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,276 +19,13 @@
 #include "hwy/highway.h"
 // clang-format on
 #include "attention/codes-inl.h"
+#include "attention/codes_load-inl.h"
 #include "attention/factors-inl.h"
 #include "attention/softmax-inl.h"
-#include "attention/unpack-inl.h"
-#include "simd/hadamard-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
-
-using cache::CodecId;
-
-/// Measured: 2 and 3 are equal for tiles; 1, 3 and 4 are 5 to 10 % slower for int8.
-constexpr int kHeadsAhead = 2;
-
-/// Codes of one row: q = factor * code, with the Hadamard transform where K has it.
-void encode_query(const float* q, int head_dim, bool is_hadamard, int group_channels, float scale,
-                  std::int8_t* codes, CodedQuery& query) {
-  HWY_ALIGN float row[kMaxHeadDim];
-  std::copy(q, q + head_dim, row);
-  if (is_hadamard) simd::HWY_NAMESPACE::Hadamard(row, head_dim);
-  const Tag16 tag;
-  const hn::RebindToSigned<Tag16> ti;
-  const hn::Rebind<std::int8_t, Tag16> t8;
-  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if some value is not finite
-  for (int d = 0; d < head_dim; d += kLanes) {
-    const auto value = hn::Load(tag, row + d);
-    largest = hn::Max(largest, hn::Abs(value));
-    zeros = hn::Add(zeros, hn::Mul(value, hn::Zero(tag)));
-  }
-  HWY_ALIGN float lanes[16];
-  hn::Store(zeros, tag, lanes);
-  float zero = 0.0f;
-  for (int i = 0; i < kLanes; ++i) zero += lanes[i];
-  const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
-  const bool is_usable = most > 0.0f && zero == 0.0f;
-  query = {};
-  query.factor = most / 127.0f * scale + zero;
-  const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
-  for (int d = 0; d < head_dim; d += kLanes) {
-    const auto shifted = sn::FusedMulAdd(hn::Load(tag, row + d), inverse, hn::Set(tag, kMagic));
-    auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
-    if (!is_usable) code = hn::Zero(ti);
-    hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);
-    query.minus_sum[d / group_channels] -= hn::GetLane(hn::SumOfLanes(ti, code));
-  }
-}
-
-/// Channels of K that share a scale.
-int key_group_channels(const Block& block) {
-  return block.kv->rows.k.codec == CodecId::kInt8G64 ? cache::kGroupChannels
-                                                     : block.params->head_dim;
-}
-
-void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work) {
-  const int head_dim = block.params->head_dim;
-  const int group_channels = key_group_channels(block);
-  const bool is_hadamard = cache::is_hadamard(block.kv->rows.k.codec);
-  HWY_ALIGN std::int8_t codes[kMaxHeadDim];
-  for (int tile = 0; tile < tiles.n_tiles; ++tile) {
-    const int n_rows = tiles.rows(tile), first = tiles.first_row(tile);
-    auto* packed = reinterpret_cast<std::int8_t*>(work.q + static_cast<std::ptrdiff_t>(first) *
-                                                               head_dim);
-    for (int r = 0; r < n_rows; ++r) {
-      const int row = first + r;
-      const float* q =
-          block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
-          static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
-      encode_query(q, head_dim, is_hadamard, group_channels, block.params->scale, codes,
-                   work.queries[row]);
-      for (int quad = 0; quad < head_dim / 4; ++quad) {
-        std::memcpy(packed + (quad * n_rows + r) * 4, codes + 4 * quad, 4);
-      }
-    }
-  }
-}
-
-void unpack_keys_of(CodecId codec, const std::uint8_t* codes, const cache::KTileMeta& meta,
-                    int head_dim, const std::uint8_t* ahead, std::uint8_t* out) {
-#if HWY_TARGET == HWY_SCALAR
-  (void)ahead;
-  cache::unpack_k_tile_codes(codec, head_dim, codes, out);
-  for (int i = 0; i < kChunkTokens * head_dim; ++i) {
-    const int d = i / 64 % (head_dim / 4) * 4 + i % 4;
-    out[i] = static_cast<std::uint8_t>(meta.step[d] * out[i] + meta.offset[d] + 128);
-  }
-#else
-  switch (codec) {
-    case CodecId::kTile3:
-      return unpack_keys<CodecId::kTile3>(codes, meta, head_dim, ahead, out);
-    case CodecId::kTile4:
-      return unpack_keys<CodecId::kTile4>(codes, meta, head_dim, ahead, out);
-    default:
-      return unpack_keys<CodecId::kTile5>(codes, meta, head_dim, ahead, out);
-  }
-#endif
-}
-
-void unpack_values_of(CodecId codec, const std::uint8_t* codes, int head_dim,
-                      const std::uint8_t* ahead, std::uint8_t* out) {
-#if HWY_TARGET == HWY_SCALAR
-  (void)ahead;
-  cache::unpack_v_tile_codes(codec, head_dim, codes, reinterpret_cast<std::int8_t*>(out));
-#else
-  switch (codec) {
-    case CodecId::kTile3:
-      return unpack_values<CodecId::kTile3>(codes, head_dim, ahead, out);
-    case CodecId::kTile4:
-      return unpack_values<CodecId::kTile4>(codes, head_dim, ahead, out);
-    default:
-      return unpack_values<CodecId::kTile5>(codes, head_dim, ahead, out);
-  }
-#endif
-}
-
-/// Where strip `strip` of the segment lies in K, or V, of a kv head counted from the block's first.
-struct Places {
-  Places(const Block& block, const Segment& segment, bool is_v)
-      : rows(is_v ? block.kv->rows.v : block.kv->rows.k),
-        tiles(is_v ? block.kv->tiles.v : block.kv->tiles.k),
-        is_tile(segment.is_tile),
-        strips(is_v ? segment.v : segment.k),
-        metas(is_v ? segment.v_meta : segment.k_meta) {}
-  const cache::SideLayout& layout(int strip) const {
-    return is_tile[strip / kChunkStrips] ? tiles : rows;
-  }
-  const std::uint8_t* codes(int strip, int head) const {
-    return strips[strip] + static_cast<std::size_t>(head) * layout(strip).head_stride;
-  }
-  const std::uint8_t* meta(int strip, int head) const {
-    return metas[strip] + static_cast<std::size_t>(head) * layout(strip).meta_head_stride;
-  }
-  const cache::SideLayout& rows;
-  const cache::SideLayout& tiles;
-  const bool* is_tile;
-  const std::uint8_t* const* strips;
-  const std::uint8_t* const* metas;
-};
-
-/// Strips [begin, end) of the segment, which lie in one stretch of 64 tokens, of a kv head.
-/// `ahead`: what is fetched meanwhile, by strip of the segment.
-void load_keys(const Block& block, const Places& places, int head, int begin, int end,
-               const std::uint8_t* const* ahead, const Work& work, KeyChunk& chunk) {
-  const int head_dim = block.params->head_dim;
-  const CodecId codec = places.layout(begin).codec;
-  chunk.n_strips = end - begin;
-  chunk.group_channels = key_group_channels(block);
-  if (cache::is_tile_codec(codec)) {  // of which the tile is whole
-    const cache::KTileMeta meta(head_dim, places.meta(begin / kChunkStrips * kChunkStrips, head));
-    auto* bytes = reinterpret_cast<std::uint8_t*>(work.k);
-    const std::uint8_t* codes = places.codes(begin / kChunkStrips * kChunkStrips, head);
-    unpack_keys_of(codec, codes, meta, head_dim, ahead[begin] != nullptr ? ahead[begin] : codes,
-                   bytes);
-    HWY_ALIGN float scale[kChunkTokens];
-    unpack_scales<cache::kKScaleShift>(meta.scale, cache::kKScaleBias, meta.token_base, meta.base,
-                                       kChunkTokens, scale);
-    const int skipped = begin % kChunkStrips;
-    std::copy(scale + 16 * skipped, scale + kChunkTokens, chunk.scale[0]);
-    for (int i = 0; i < chunk.n_strips; ++i) {
-      chunk.strips[i] = chunk.ahead[i] = bytes + (skipped + i) * 16 * head_dim;
-    }
-    return;
-  }
-  const int n_groups = cache::channel_groups(codec, head_dim);
-  for (int i = 0; i < chunk.n_strips; ++i) {
-    chunk.strips[i] = places.codes(begin + i, head);
-    chunk.ahead[i] = ahead[begin + i] != nullptr ? ahead[begin + i] : chunk.strips[i];
-    const std::uint8_t* meta = places.meta(begin + i, head);
-    for (int group = 0; group < n_groups; ++group) {
-      unpack_halves(meta, chunk.scale[group] + 16 * i);
-      meta += 32;
-      if (codec != CodecId::kInt8G64) continue;
-      unpack_halves(meta, chunk.centre[group] + 16 * i);
-      meta += 32;
-    }
-  }
-}
-
-/// Scales of V of a kv head and group of channels, of the segment's visible strips.
-void load_value_scales(const Segment& segment, const Places& places, int head, int group,
-                       ValueScales& scales) {
-  scales.has_centre = false;
-  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    const int token = 16 * strip;
-    const CodecId codec = places.layout(strip).codec;
-    if (cache::is_tile_codec(codec)) {
-      const int first = strip / kChunkStrips * kChunkStrips;
-      if (strip != std::max(first, segment.strip_begin)) continue;
-      unpack_value_scales(places.meta(first, head), scales.scale + 16 * first,
-                          scales.centre + 16 * first);
-      scales.has_centre = true;
-      continue;
-    }
-    const std::uint8_t* meta = places.meta(strip, head);
-    if (codec == CodecId::kInt8G64) {
-      unpack_halves(meta + 64 * group, scales.scale + token);
-      unpack_halves(meta + 64 * group + 32, scales.centre + token);
-      scales.has_centre = true;
-    } else {
-      unpack_halves(meta, scales.scale + token);
-      std::fill_n(scales.centre + token, 16, 0.0f);
-    }
-  }
-}
-
-/// Strips [begin, end) of the segment in one stretch of 64 tokens: calls visit(begin, end).
-template <class Visit>
-void for_each_stretch(const Segment& segment, Visit visit) {
-  for (int at = segment.strip_begin / kChunkStrips * kChunkStrips; at < segment.strip_end;
-       at += kChunkStrips) {
-    visit(std::max(at, segment.strip_begin), std::min(at + kChunkStrips, segment.strip_end));
-  }
-}
-
-/// What is fetched while a stretch of a kv head is read: what lies kHeadsAhead kv heads on in the
-/// order of reading, stretch by stretch; behind the last one of K is the first one of V, and behind
-/// that of V the next segment's K.
-class Ahead {
- public:
-  Ahead(const Block& block, const Segment& segment, bool is_v)
-      : here_(block, segment, is_v),
-        segment_(segment),
-        n_heads_(block.n_kv_heads),
-        n_then_(is_v ? segment.n_next : segment.strip_end - segment.strip_begin),
-        then_(is_v ? segment.next_k : segment.v + segment.strip_begin),
-        then_meta_(is_v ? segment.next_k_meta : segment.v_meta + segment.strip_begin) {
-    const cache::PagedKvView& kv = *block.kv;
-    const Places values(block, segment, true);
-    then_layout_ = is_v ? (kv.has_tiles() ? &kv.tiles.k : &kv.rows.k)
-                        : &values.layout(segment.strip_begin);
-  }
-  /// Fills in `ahead` for strips [begin, end) of a kv head, and fetches their scales.
-  void find(int begin, int end, int head, const std::uint8_t** ahead) const {
-    int stretch = begin / kChunkStrips;
-    for (head += kHeadsAhead; head >= n_heads_; head -= n_heads_) ++stretch;
-    const int first = stretch == begin / kChunkStrips ? begin : stretch * kChunkStrips;
-    const int last_stretch = (segment_.strip_end + kChunkStrips - 1) / kChunkStrips;
-    const auto offset = static_cast<std::size_t>(head);
-    const bool is_here = first < segment_.strip_end;
-    const int then = (stretch - last_stretch) * kChunkStrips;
-    const cache::SideLayout& layout = is_here ? here_.layout(first) : *then_layout_;
-    const std::uint8_t* meta = nullptr;
-    if (is_here) {
-      meta = here_.meta(first, head);
-    } else if (then < n_then_) {
-      meta = then_meta_[then] + offset * layout.meta_head_stride;
-    }
-    for (int i = 0; i < end - begin; ++i) {
-      const std::uint8_t* at = nullptr;
-      if (is_here) {
-        if (first + i < segment_.strip_end) at = here_.codes(first + i, head);
-      } else if (then + i < n_then_) {
-        at = then_[then + i] + offset * layout.head_stride;
-      }
-      ahead[begin + i] = at;
-    }
-    if (meta == nullptr) return;
-    for (std::size_t byte = 0; byte < kChunkStrips * layout.meta_strip_stride; byte += 64) {
-      hwy::Prefetch(meta + byte);
-    }
-  }
-
- private:
-  const Places here_;
-  const Segment& segment_;
-  const int n_heads_, n_then_;
-  const std::uint8_t* const* then_;
-  const std::uint8_t* const* then_meta_;
-  const cache::SideLayout* then_layout_;
-};
 
 template <bool kPrefetch>
 ScoreCodesFunction score_function(CodecId codec, int n_rows) {
@@ -393,8 +130,8 @@ void weigh_panels_of(const Segment& segment, const Shape& shape, const Work& wor
   }
   CodeSums<R, C> sums;
   sums.clear();
-  weigh_codes<R, C, false>(sums, at, at, segment.strip_begin, segment.strip_end,
-                           4 * shape.head_dim, work.planes + row * kPlaneBytes);
+  weigh_codes<R, C, false>(sums, at, at, segment.strip_begin, segment.strip_end, 4 * shape.head_dim,
+                           work.planes + row * kPlaneBytes);
   merge_codes(sums, work.rows + row, work.values + row,
               work.records + static_cast<std::size_t>(row) * shape.record_stride,
               shape.record_stride, channel);
@@ -496,9 +233,9 @@ HWY_INLINE void add_stretch(const std::uint8_t* const* strips, const std::uint8_
 
 template <int R>
 HWY_NOINLINE void weigh_stretch(const std::uint8_t* const* strips, const std::uint8_t* const* ahead,
-                                int begin, int end, bool is_first, bool is_last,
-                                const Shape& shape, const Work& work, int row, int channel,
-                                int channel_end, std::int32_t* kept) {
+                                int begin, int end, bool is_first, bool is_last, const Shape& shape,
+                                const Work& work, int row, int channel, int channel_end,
+                                std::int32_t* kept) {
   constexpr int C = strips_beside(2 * R);
   for (; channel + 16 * C <= channel_end; channel += 16 * C) {
     add_stretch<R, C>(strips, ahead, begin, end, is_first, is_last, shape, work, row, channel,
@@ -522,8 +259,7 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
   for_each_group(block, [&](int group, int channel, int channel_end) {
     for (int head = 0; head < block.n_kv_heads; ++head) {
       load_value_scales(segment, places, head, group, scales);
-      make_factors(block, segment, scales, group, head * n_rows, n_rows, shape.record_stride,
-                   work);
+      make_factors(block, segment, scales, group, head * n_rows, n_rows, shape.record_stride, work);
     }
     for_each_stretch(segment, [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
@@ -557,8 +293,8 @@ void weigh_codes_of(const Block& block, const Segment& segment, const Shape& sha
   for (int r = 0; r < shape.n_rows; ++r) {
     Row& row = work.rows[r];
     if (!row.is_visible()) continue;
-    row.maximum = finish_scores(work.scores + r * kSegmentTokens, row.begin, row.end,
-                                block.params->softcap);
+    row.maximum =
+        finish_scores(work.scores + r * kSegmentTokens, row.begin, row.end, block.params->softcap);
   }
   if (block.is_direct()) {
     weigh_direct_codes(block, segment, shape, work);

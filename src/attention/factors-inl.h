@@ -81,7 +81,7 @@ HWY_INLINE void store_bytes(V numbers, std::uint8_t* out) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(numbers.raw));
 #else
-  const hn::Rebind<std::uint8_t, hn::DFromV<V>> t8;
+  const hn::Rebind<std::uint8_t, hn::DFromV<V> > t8;
   hn::StoreU(hn::DemoteTo(t8, numbers), t8, out);
 #endif
 }

@@ -39,7 +39,7 @@ struct Block {
   int n_heads = 0;  ///< query heads of these together
   Position first_pos = 0;
   int n_positions = 0;
-  int query_tile = 0;  ///< of all its positions, where K or V has tiles
+  int query_tile = 0;        ///< of all its positions, where K or V has tiles
   const float* q = nullptr;  ///< first position's first head of the block
   float* out = nullptr;
   int segment_begin = 0;  ///< segments that some row of the block sees: [begin, end)

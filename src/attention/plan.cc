@@ -72,7 +72,8 @@ int shared_segments(const QueryRows& a, const QueryRows& b) {
   const int page_tokens = a.kv.strips_per_page * cache::kStripTokens;
   int n_tokens = std::min(a.first_pos, b.first_pos);
   if (a.kv.has_tiles()) {  // what both read as tiles, but for the first pages
-    n_tokens = std::max(0, (n_tokens / cache::kTileTokens - a.kv.n_tail_tiles)) * cache::kTileTokens;
+    n_tokens =
+        std::max(0, (n_tokens / cache::kTileTokens - a.kv.n_tail_tiles)) * cache::kTileTokens;
   }
   int n_pages = 0;
   for (; n_pages < n_tokens / page_tokens; ++n_pages) {

@@ -49,4 +49,11 @@ struct Tiles {
   int rows(int tile) const { return height + (tile < n_taller ? 1 : 0); }
 };
 
+/// Fills in what each row and the block as a whole see of segment `index`.
+void find_visible(const Block& block, int index, Row* rows, Segment& segment);
+
+/// Looks the segment's strips up in the page table; when the task goes on to the next segment, that
+/// one's K strips that are fetched early as well.
+void find_strips(const Block& block, int index, bool goes_on, Segment& segment);
+
 }  // namespace kvasir::attention

@@ -65,8 +65,8 @@ HWY_INLINE void for_each_field(Visit visit) {
 
 /// K's strips as value + 128, and what is read next is fetched.
 template <cache::CodecId kCodec>
-HWY_NOINLINE void unpack_keys(const std::uint8_t* codes, const cache::KTileMeta& meta,
-                              int head_dim, const std::uint8_t* ahead, std::uint8_t* out) {
+HWY_NOINLINE void unpack_keys(const std::uint8_t* codes, const cache::KTileMeta& meta, int head_dim,
+                              const std::uint8_t* ahead, std::uint8_t* out) {
   const TagBytes tag;
   const hn::Repartition<std::uint16_t, TagBytes> tag16;
   const hn::Repartition<std::uint32_t, TagBytes> tag32;
@@ -124,7 +124,8 @@ HWY_NOINLINE void unpack_values(const std::uint8_t* codes, int head_dim, const s
       const std::size_t place = field() * plane + at;
       const auto code = hn::BitCast(
           tag16, load_tile_codes<kCodec, field()>(codes + at, codes + plane + place / 8));
-      const auto upper = hn::BitCast(tag, hn::ShiftLeft<kShift>(code));  // codes stay in their bytes
+      const auto upper =
+          hn::BitCast(tag, hn::ShiftLeft<kShift>(code));  // codes stay in their bytes
       hn::StoreU(hn::Xor(upper, centre), tag, out + place);
     });
   }

@@ -35,7 +35,7 @@ inline constexpr int kPlaneBytes = 2 * kSegmentTokens;
 
 /// A row of q in codes.
 struct CodedQuery {
-  float factor = 0.0f;                  ///< of a code, times the scale of scores
+  float factor = 0.0f;                   ///< of a code, times the scale of scores
   std::int32_t minus_sum[kMaxGroups]{};  ///< of the codes of each group of channels, negative
 };
 

@@ -99,11 +99,11 @@ Status Sequence::truncate(int n_tokens) {
     // used.
     if (first == n_tokens && n_tokens % page_tokens == 0) continue;
     if (first / page_tokens < state.tables[g].first_live()) {
-      return Error{
-          ErrorCode::kUnsupported,
-          fmt::format("cache: cannot go back to {} tokens: group {} (window {}) has freed "
-                      "what they see; got tokens from {} on, want from {}",
-                      n_tokens, g, group.spec.window, state.tables[g].first_live() * page_tokens, first)};
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("cache: cannot go back to {} tokens: group {} (window {}) has freed "
+                               "what they see; got tokens from {} on, want from {}",
+                               n_tokens, g, group.spec.window,
+                               state.tables[g].first_live() * page_tokens, first)};
     }
   }
   for (PageTable& table : state.tables) table.truncate(n_tokens);

@@ -144,8 +144,8 @@ std::string manifest_of(const cache::KeyScope& scope, std::string_view model_nam
       "codec_layers {}\npage_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
       hex_of(model_name), hex_of(scope.salt), hex_of(scope.model), hex_of(scope.tokenizer),
       hex_of(scope.rope), hex_of(scope.adapter), static_cast<int>(scope.codec_k),
-      static_cast<int>(scope.codec_v), hex_of(scope.codec_layers), scope.page_tokens, static_cast<int>(scope.head_order),
-      scope.geometry_version, hex_of(scope.activations));
+      static_cast<int>(scope.codec_v), hex_of(scope.codec_layers), scope.page_tokens,
+      static_cast<int>(scope.head_order), scope.geometry_version, hex_of(scope.activations));
 }
 
 std::optional<Manifest> parse_manifest(std::string_view text) {

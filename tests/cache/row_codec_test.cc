@@ -141,8 +141,9 @@ void expect_exact_bytes(const Layout& layout, int n_slots, int first, int n, uns
     const bool written = pos >= first && pos < first + n;
     for (int head = 0; head < layout.n_kv_heads; ++head) {
       const std::uint8_t* k = view.k_strip(view.rows, pos / kStripTokens, head);
-      const std::uint8_t* v = view.v_strip(view.rows, pos / kStripTokens, head) +
-                              static_cast<std::size_t>(pos % kStripTokens) * view.rows.v.row_stride();
+      const std::uint8_t* v =
+          view.v_strip(view.rows, pos / kStripTokens, head) +
+          static_cast<std::size_t>(pos % kStripTokens) * view.rows.v.row_stride();
       for (int d = 0; d < layout.head_dim; ++d) {
         const int source = written ? (pos - first) * row_stride + head * layout.head_dim + d : 0;
         const float k_value = rows[static_cast<std::size_t>(source)];
@@ -160,7 +161,8 @@ void expect_exact_bytes(const Layout& layout, int n_slots, int first, int n, uns
   }
   // Nothing outside this layer either: layer 0 is still filled with 0xA5.
   for (int p = 0; p < n_pages; ++p) {
-    for (std::size_t i = 0; i < geometry.k(1).offset; ++i) ASSERT_EQ(view.rows.frames[p][i], 0xA5) << i;
+    for (std::size_t i = 0; i < geometry.k(1).offset; ++i)
+      ASSERT_EQ(view.rows.frames[p][i], 0xA5) << i;
   }
 }
 

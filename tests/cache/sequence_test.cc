@@ -97,9 +97,11 @@ TEST(Sequence, ViewsAreByLayerNumberAndStayInPlace) {
 
   const Sequence moved = std::move(sequence);
   EXPECT_FALSE(sequence.is_open());
-  EXPECT_EQ(moved.views()[0].rows.frames, views[0].rows.frames) << "a moved handle is the same sequence";
+  EXPECT_EQ(moved.views()[0].rows.frames, views[0].rows.frames)
+      << "a moved handle is the same sequence";
   const Sequence fork = moved.fork().value();
-  EXPECT_EQ(moved.views()[0].rows.frames[2], views[0].rows.frames[2]) << "fork() does not touch its source";
+  EXPECT_EQ(moved.views()[0].rows.frames[2], views[0].rows.frames[2])
+      << "fork() does not touch its source";
   EXPECT_EQ(fork.views()[0].rows.frames[2], views[0].rows.frames[2]) << "and shares its pages";
   cache->check_invariants();
 }
@@ -151,7 +153,8 @@ TEST(Sequence, TruncateIntoASharedSealedPageCopiesOnTheNextAppend) {
   Sequence b = a.fork().value();
   ASSERT_TRUE(b.truncate(10));
   EXPECT_EQ(b.n_tokens(), 10);
-  EXPECT_EQ(a.views()[0].rows.frames[0], b.views()[0].rows.frames[0]) << "still shared: nothing was written";
+  EXPECT_EQ(a.views()[0].rows.frames[0], b.views()[0].rows.frames[0])
+      << "still shared: nothing was written";
   append_tokens(b, 30, 900);
   cache->check_invariants();
   for (int pos = 0; pos < 40; ++pos) {

@@ -133,7 +133,8 @@ TEST(SharedPrefix, APartlyEqualPageIsCopied) {
       EXPECT_EQ(cache.match.n_partial, n_equal);
       EXPECT_TRUE(holds(cache.options, twin));
       const auto last = static_cast<std::size_t>(n_pages);
-      EXPECT_NE(twin.sequence.views()[0].rows.frames[last], owner.sequence.views()[0].rows.frames[last]);
+      EXPECT_NE(twin.sequence.views()[0].rows.frames[last],
+                owner.sequence.views()[0].rows.frames[last]);
       EXPECT_EQ(cache.kv->memory_summary().used, 4 * cache.frame());
       // What the owner's page holds behind the equal slots is not ours, and ours not its.
       ASSERT_TRUE(compute(twin, prompt));

@@ -27,7 +27,8 @@ TEST(PrefixReuse, ASecondSessionComputesOnlyWhatIsNew) {
   EXPECT_EQ(report.n_computed, 4);
   EXPECT_TRUE(same_bits(second.logits(), cold.logits(known)));
   for (int layer = 0; layer < engine->model().config().n_layers; ++layer) {
-    EXPECT_EQ(first.view(layer).rows.frames[5], second.view(layer).rows.frames[5]) << "one page for both";
+    EXPECT_EQ(first.view(layer).rows.frames[5], second.view(layer).rows.frames[5])
+        << "one page for both";
   }
 
   first.clear();  // what it left still serves, and so does a part of a page

@@ -8,7 +8,7 @@ struct CodecName {
   std::string_view name;
 };
 constexpr CodecName kCodecNames[] = {
-    {CodecId::kF32, "f32"},     {CodecId::kF16, "f16"},         {CodecId::kBF16, "bf16"},
+    {CodecId::kF32, "f32"},     {CodecId::kF16, "f16"},          {CodecId::kBF16, "bf16"},
     {CodecId::kInt8, "int8"},   {CodecId::kInt8G64, "int8-g64"}, {CodecId::kTile3, "tile3"},
     {CodecId::kTile4, "tile4"}, {CodecId::kTile5, "tile5"},
 };

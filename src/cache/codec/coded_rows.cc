@@ -60,8 +60,8 @@ HWY_INLINE void encode(const float* x, int n, float centre, float scale, std::in
   constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
   const auto most = hn::Set(tag, 127.0f);
   for (int i = 0; i < n; i += kVec) {
-    const auto y = hn::Mul(hn::Sub(hn::LoadU(tag, x + i), hn::Set(tag, centre)),
-                           hn::Set(tag, inverse));
+    const auto y =
+        hn::Mul(hn::Sub(hn::LoadU(tag, x + i), hn::Set(tag, centre)), hn::Set(tag, inverse));
     const auto clamped = hn::Min(hn::Max(y, hn::Neg(most)), most);
     const auto bits = hn::BitCast(ti, hn::Add(clamped, hn::Set(tag, kRoundMagic)));
     const auto whole = hn::Sub(bits, hn::Set(ti, std::bit_cast<std::int32_t>(kRoundMagic)));
@@ -108,8 +108,8 @@ void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std:
     } else {
       for (int first = 0, group = 0; first < head_dim; first += kGroupChannels, ++group) {
         std::uint16_t* at = scales + group * 2 * kStripTokens + lane;
-        encode_group(x + first, std::min(kGroupChannels, head_dim - first), true,
-                     row_codes + first, at, at + kStripTokens);
+        encode_group(x + first, std::min(kGroupChannels, head_dim - first), true, row_codes + first,
+                     at, at + kStripTokens);
       }
     }
     if (is_v) {

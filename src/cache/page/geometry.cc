@@ -53,7 +53,8 @@ std::size_t PageGeometry::lay_out(LayerCodecs codecs, std::size_t offset, Sides&
       offset += side.head_stride * heads;
     } else {
       side.head_stride = &side == &sides.k || is_coded(codec) ? strip : strip / kStripTokens;
-      side.strip_stride = &side == &sides.k ? round_up(strip * heads, kTileAlignment) : strip * heads;
+      side.strip_stride =
+          &side == &sides.k ? round_up(strip * heads, kTileAlignment) : strip * heads;
       offset += round_up(side.strip_stride * strips, kTileAlignment);
     }
   };

@@ -22,8 +22,8 @@ struct PageSet {
 /// Slots at and after `n_tokens`, and appended slots not yet written, hold undefined bytes (frames
 /// are reused, not cleared): possibly NaN, so a kernel must mask them, not multiply them by zero.
 struct PagedKvView {
-  PageSet rows;   ///< what tokens are written to
-  PageSet tiles;  ///< their sealed tiles; without frames: this layer has none
+  PageSet rows;             ///< what tokens are written to
+  PageSet tiles;            ///< their sealed tiles; without frames: this layer has none
   int n_tokens = 0;         ///< tokens stored, and slots already appended for the running step
   int strips_per_page = 0;  ///< page_tokens / kStripTokens
   int n_kv_heads = 0;

@@ -3,7 +3,8 @@
 // Invariants
 // I1 Page i holds the tokens [i * page_tokens, (i + 1) * page_tokens); the table ends with the page
 //    of its last slot.
-// I2 Pages in [n_pinned, first_live()) are freed (kNoPage, null frame), all others are owned once by
+// I2 Pages in [n_pinned, first_live()) are freed (kNoPage, null frame), all others are owned once
+// by
 //    this table.
 // Thread safety: engine thread only.
 #pragma once

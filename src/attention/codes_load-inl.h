@@ -1,0 +1,205 @@
+// What the byte dots of a block read: codes of q; of K and V codes, or tiles unpacked to bytes, and
+// scales.
+//
+// Included once per target by coded_kernel.cc (Highway's toggled guard).
+// clang-format off
+#if defined(KVASIR_ATTENTION_CODES_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+// clang-format on
+#ifdef KVASIR_ATTENTION_CODES_LOAD_INL_H_
+#undef KVASIR_ATTENTION_CODES_LOAD_INL_H_
+#else
+#define KVASIR_ATTENTION_CODES_LOAD_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/codes-inl.h"
+#include "attention/codes_places.h"
+#include "attention/factors-inl.h"
+#include "attention/unpack-inl.h"
+#include "cache/codec/tile_codec.h"
+#include "simd/hadamard-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::attention {
+namespace HWY_NAMESPACE {
+
+using cache::CodecId;
+
+/// Codes of one row: q = factor * code, with the Hadamard transform where K has it.
+void encode_query(const float* q, int head_dim, bool is_hadamard, int group_channels, float scale,
+                  std::int8_t* codes, CodedQuery& query) {
+  HWY_ALIGN float row[kMaxHeadDim];
+  std::copy(q, q + head_dim, row);
+  if (is_hadamard) simd::HWY_NAMESPACE::Hadamard(row, head_dim);
+  const Tag16 tag;
+  const hn::RebindToSigned<Tag16> ti;
+  const hn::Rebind<std::int8_t, Tag16> t8;
+  auto largest = hn::Zero(tag),
+       zeros = hn::Zero(tag);  // the latter NaN if some value is not finite
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const auto value = hn::Load(tag, row + d);
+    largest = hn::Max(largest, hn::Abs(value));
+    zeros = hn::Add(zeros, hn::Mul(value, hn::Zero(tag)));
+  }
+  HWY_ALIGN float lanes[16];
+  hn::Store(zeros, tag, lanes);
+  float zero = 0.0f;
+  for (int i = 0; i < kLanes; ++i) zero += lanes[i];
+  const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
+  const bool is_usable = most > 0.0f && zero == 0.0f;
+  query = {};
+  query.factor = most / 127.0f * scale + zero;
+  const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const auto shifted = sn::FusedMulAdd(hn::Load(tag, row + d), inverse, hn::Set(tag, kMagic));
+    auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
+    if (!is_usable) code = hn::Zero(ti);
+    hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);
+    query.minus_sum[d / group_channels] -= hn::GetLane(hn::SumOfLanes(ti, code));
+  }
+}
+
+/// Channels of K that share a scale.
+int key_group_channels(const Block& block) {
+  return block.kv->rows.k.codec == CodecId::kInt8G64 ? cache::kGroupChannels
+                                                     : block.params->head_dim;
+}
+
+void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work) {
+  const int head_dim = block.params->head_dim;
+  const int group_channels = key_group_channels(block);
+  const bool is_hadamard = cache::is_hadamard(block.kv->rows.k.codec);
+  HWY_ALIGN std::int8_t codes[kMaxHeadDim];
+  for (int tile = 0; tile < tiles.n_tiles; ++tile) {
+    const int n_rows = tiles.rows(tile), first = tiles.first_row(tile);
+    auto* packed =
+        reinterpret_cast<std::int8_t*>(work.q + static_cast<std::ptrdiff_t>(first) * head_dim);
+    for (int r = 0; r < n_rows; ++r) {
+      const int row = first + r;
+      const float* q =
+          block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
+          static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
+      encode_query(q, head_dim, is_hadamard, group_channels, block.params->scale, codes,
+                   work.queries[row]);
+      for (int quad = 0; quad < head_dim / 4; ++quad) {
+        std::memcpy(packed + (quad * n_rows + r) * 4, codes + 4 * quad, 4);
+      }
+    }
+  }
+}
+
+void unpack_keys_of(CodecId codec, const std::uint8_t* codes, const cache::KTileMeta& meta,
+                    int head_dim, const std::uint8_t* ahead, std::uint8_t* out) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)ahead;
+  cache::unpack_k_tile_codes(codec, head_dim, codes, out);
+  for (int i = 0; i < kChunkTokens * head_dim; ++i) {
+    const int d = i / 64 % (head_dim / 4) * 4 + i % 4;
+    out[i] = static_cast<std::uint8_t>(meta.step[d] * out[i] + meta.offset[d] + 128);
+  }
+#else
+  switch (codec) {
+    case CodecId::kTile3:
+      return unpack_keys<CodecId::kTile3>(codes, meta, head_dim, ahead, out);
+    case CodecId::kTile4:
+      return unpack_keys<CodecId::kTile4>(codes, meta, head_dim, ahead, out);
+    default:
+      return unpack_keys<CodecId::kTile5>(codes, meta, head_dim, ahead, out);
+  }
+#endif
+}
+
+void unpack_values_of(CodecId codec, const std::uint8_t* codes, int head_dim,
+                      const std::uint8_t* ahead, std::uint8_t* out) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)ahead;
+  cache::unpack_v_tile_codes(codec, head_dim, codes, reinterpret_cast<std::int8_t*>(out));
+#else
+  switch (codec) {
+    case CodecId::kTile3:
+      return unpack_values<CodecId::kTile3>(codes, head_dim, ahead, out);
+    case CodecId::kTile4:
+      return unpack_values<CodecId::kTile4>(codes, head_dim, ahead, out);
+    default:
+      return unpack_values<CodecId::kTile5>(codes, head_dim, ahead, out);
+  }
+#endif
+}
+
+/// Strips [begin, end) of the segment, which lie in one stretch of 64 tokens, of a kv head.
+/// `ahead`: what is fetched meanwhile, by strip of the segment.
+void load_keys(const Block& block, const Places& places, int head, int begin, int end,
+               const std::uint8_t* const* ahead, const Work& work, KeyChunk& chunk) {
+  const int head_dim = block.params->head_dim;
+  const CodecId codec = places.layout(begin).codec;
+  chunk.n_strips = end - begin;
+  chunk.group_channels = key_group_channels(block);
+  if (cache::is_tile_codec(codec)) {  // of which the tile is whole
+    const cache::KTileMeta meta(head_dim, places.meta(begin / kChunkStrips * kChunkStrips, head));
+    auto* bytes = reinterpret_cast<std::uint8_t*>(work.k);
+    const std::uint8_t* codes = places.codes(begin / kChunkStrips * kChunkStrips, head);
+    unpack_keys_of(codec, codes, meta, head_dim, ahead[begin] != nullptr ? ahead[begin] : codes,
+                   bytes);
+    HWY_ALIGN float scale[kChunkTokens];
+    unpack_scales<cache::kKScaleShift>(meta.scale, cache::kKScaleBias, meta.token_base, meta.base,
+                                       kChunkTokens, scale);
+    const int skipped = begin % kChunkStrips;
+    std::copy(scale + 16 * skipped, scale + kChunkTokens, chunk.scale[0]);
+    for (int i = 0; i < chunk.n_strips; ++i) {
+      chunk.strips[i] = chunk.ahead[i] = bytes + (skipped + i) * 16 * head_dim;
+    }
+    return;
+  }
+  const int n_groups = cache::channel_groups(codec, head_dim);
+  for (int i = 0; i < chunk.n_strips; ++i) {
+    chunk.strips[i] = places.codes(begin + i, head);
+    chunk.ahead[i] = ahead[begin + i] != nullptr ? ahead[begin + i] : chunk.strips[i];
+    const std::uint8_t* meta = places.meta(begin + i, head);
+    for (int group = 0; group < n_groups; ++group) {
+      unpack_halves(meta, chunk.scale[group] + 16 * i);
+      meta += 32;
+      if (codec != CodecId::kInt8G64) continue;
+      unpack_halves(meta, chunk.centre[group] + 16 * i);
+      meta += 32;
+    }
+  }
+}
+
+/// Scales of V of a kv head and group of channels, of the segment's visible strips.
+void load_value_scales(const Segment& segment, const Places& places, int head, int group,
+                       ValueScales& scales) {
+  scales.has_centre = false;
+  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
+    const int token = 16 * strip;
+    const CodecId codec = places.layout(strip).codec;
+    if (cache::is_tile_codec(codec)) {
+      const int first = strip / kChunkStrips * kChunkStrips;
+      if (strip != std::max(first, segment.strip_begin)) continue;
+      unpack_value_scales(places.meta(first, head), scales.scale + 16 * first,
+                          scales.centre + 16 * first);
+      scales.has_centre = true;
+      continue;
+    }
+    const std::uint8_t* meta = places.meta(strip, head);
+    if (codec == CodecId::kInt8G64) {
+      unpack_halves(meta + 64 * group, scales.scale + token);
+      unpack_halves(meta + 64 * group + 32, scales.centre + token);
+      scales.has_centre = true;
+    } else {
+      unpack_halves(meta, scales.scale + token);
+      std::fill_n(scales.centre + token, 16, 0.0f);
+    }
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace kvasir::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, toggled per target
