@@ -47,7 +47,7 @@ struct CacheOptions {
   std::vector<GroupSpec> groups;  ///< every layer of the model in exactly one group
   CodecId codec_k = CodecId::kF16;
   CodecId codec_v = CodecId::kF16;
-  std::vector<LayerCodecs> layer_codecs;  ///< by layer number; empty: these two for all
+  std::vector<LayerCodecs> layer_codecs = {};  ///< by layer number; empty: these two for all
   /// Of layers with a tile codec, the tiles of 64 tokens that a query reads as int8 rows: the first
   /// ones of its history, and the last ones before its own.
   int n_sink_tiles = 1, n_tail_tiles = 1;

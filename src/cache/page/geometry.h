@@ -66,7 +66,7 @@ class PageGeometry {
     GroupShape shape;
     CodecId codec_k = CodecId::kF16;
     CodecId codec_v = CodecId::kF16;
-    std::vector<LayerCodecs> layer_codecs;  ///< by layer; empty: codec_k and codec_v for all
+    std::vector<LayerCodecs> layer_codecs = {};  ///< by layer; empty: codec_k and codec_v for all
     /// A multiple of 16, with a tile codec of 64: a power of two 16..512 for pages, or a whole
     /// context for "contiguous".
     int page_tokens = 64;
