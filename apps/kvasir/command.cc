@@ -148,13 +148,15 @@ void ModelFlags::add(CLI::App& app, Set set) {
     app.add_option("-v,--kv-type-v,--cache-type-v", kv_type_v_, "type of V alone");
     app.add_option("--kv-tail", kv_tail_, "int4 and below: last tokens kept in 8 bits (64s)");
     app.add_option("--kv-sinks", kv_sinks_, "first tokens kept in 8 bits, in whole 64s");
-    app.add_option("--kv-protect", kv_protect_, "layers whose K is kept in 8 bits, the worst first");
+    app.add_option("--kv-protect", kv_protect_,
+                   "layers whose K is kept in 8 bits, the worst first");
   }
   app.add_option("--act", act_, "activations in matmuls: int8, or f32 as the reference");
   app.add_option("--kv-budget", budget_,
                  "hard limit for weights, KV and scratch, e.g. 512M; 0: none. The program\n"
                  "itself (tokenizer tables, code) takes some 20 to 40 MiB beside it");
-  app.add_option("--page-tokens", page_tokens_, "auto (32; 64 with int4 and below), 16..512 (a power\n"
+  app.add_option("--page-tokens", page_tokens_,
+                 "auto (32; 64 with int4 and below), 16..512 (a power\n"
                  "of two), or contiguous");
   app.add_option("--kv-heads", head_order_, "split or interleaved");
   app.add_option("--kv-pool", pool_layout_, "unified or per-layer");
@@ -219,15 +221,16 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
   if (page_tokens_ == "contiguous") {
     options.page_tokens = 0;
   } else {
-    KVASIR_ASSIGN_OR_RETURN(options.page_tokens, choose<int>("--page-tokens", page_tokens_,
-                                                             {{"auto", engine::EngineOptions::kAutoPage},
-                                                              {"16", 16},
-                                                              {"32", 32},
-                                                              {"64", 64},
-                                                              {"128", 128},
-                                                              {"256", 256},
-                                                              {"512", 512},
-                                                              {"contiguous", 0}}));
+    KVASIR_ASSIGN_OR_RETURN(options.page_tokens,
+                            choose<int>("--page-tokens", page_tokens_,
+                                        {{"auto", engine::EngineOptions::kAutoPage},
+                                         {"16", 16},
+                                         {"32", 32},
+                                         {"64", 64},
+                                         {"128", 128},
+                                         {"256", 256},
+                                         {"512", 512},
+                                         {"contiguous", 0}}));
   }
   KVASIR_ASSIGN_OR_RETURN(
       options.head_order,
@@ -244,6 +247,11 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
 Result<std::unique_ptr<engine::Engine>> ModelFlags::load() const {
   KVASIR_ASSIGN_OR_RETURN(const engine::EngineOptions options, engine_options());
   KVASIR_ASSIGN_OR_RETURN(auto engine, load(options));
+  if (reuse_shifted_ && engine->kv_format().has_tiles(engine->model().config().n_layers)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "--reuse-shifted: moves rows of K and V, and int4 and below keep few; want "
+                 "--kv-type int8 or more"};
+  }
   if (const auto& error = engine->kv_dir_error(); error) {
     if (!kv_dir_.empty()) {  // asked for by name
       return Error{ErrorCode::kCorruption, "--kv-dir: " + error->message};

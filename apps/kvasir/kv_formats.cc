@@ -85,7 +85,8 @@ Result<engine::KvChoice> parse_kv_type(const char* flag, const std::string& name
     if (type.has_plan) choice.plan = type.name;
     return choice;
   }
-  return Error{ErrorCode::kInvalidArgument, fmt::format("{}: got '{}', want {}", flag, name, kWanted)};
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("{}: got '{}', want {}", flag, name, kWanted)};
 }
 
 Result<engine::KvChoice> choose_kv_types(const std::string& both, const std::string& k,
@@ -137,9 +138,9 @@ Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text
   }
   for (std::size_t begin = colon; begin != std::string::npos;) {
     const std::size_t end = text.find(':', begin + 1);
-    KVASIR_RETURN_IF_ERROR(set_option(
-        flag, text.substr(begin + 1, end == std::string::npos ? end : end - begin - 1),
-        format.choice));
+    KVASIR_RETURN_IF_ERROR(
+        set_option(flag, text.substr(begin + 1, end == std::string::npos ? end : end - begin - 1),
+                   format.choice));
     begin = end;
   }
   return format;

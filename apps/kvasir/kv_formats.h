@@ -23,8 +23,8 @@ Result<engine::KvChoice> parse_kv_type(const char* flag, const std::string& name
 Result<engine::KvChoice> choose_kv_types(const std::string& both, const std::string& k,
                                          const std::string& v);
 
-/// --kv-tail and --kv-sinks: tokens to whole tiles. Errors: kInvalidArgument (beyond 0..4096; a tail
-/// that is no multiple of 64).
+/// --kv-tail and --kv-sinks: tokens to whole tiles. Errors: kInvalidArgument (beyond 0..4096; a
+/// tail that is no multiple of 64).
 Status set_kv_tail(const char* flag, int n_tokens, engine::KvChoice& choice);
 Status set_kv_sinks(const char* flag, int n_tokens, engine::KvChoice& choice);
 

@@ -113,10 +113,9 @@ void make_factors(const Block& block, const Segment& segment, const ValueScales&
     if (group > 0) continue;
     at.sum = sums.exponents;
     float* record = work.records + static_cast<std::size_t>(r) * record_stride;
-    RecordHeader header;
-    std::memcpy(&header, record, sizeof(header));
+    RecordHeader header = load_header(record);
     merge_headers(header, {at.maximum, at.sum, 1.0f}, at);
-    std::memcpy(record, &header, sizeof(header));
+    store_header(record, header);
   }
 }
 
@@ -149,7 +148,7 @@ HWY_NOINLINE void weigh_rows(const Segment& segment, const Shape& shape, const W
   }
 }
 
-/// Calls with_rows(std::integral_constant<int, R>, row) for rows [0, n_rows), R at a time.
+/// Calls visit(std::integral_constant<int, R>, row) for rows [0, n_rows), R at a time.
 template <class Visit>
 void for_value_rows(int n_rows, Visit visit) {
   int row = 0;

@@ -72,15 +72,6 @@ void pack_queries(const Block& block, const Tiles& tiles, const Work& work) {
   }
 }
 
-RecordHeader load_header(const float* record) {
-  RecordHeader header;
-  std::memcpy(&header, record, sizeof(header));
-  return header;
-}
-void store_header(float* record, const RecordHeader& header) {
-  std::memcpy(record, &header, sizeof(header));
-}
-
 template <class V>
 void softmax_rows(const Work& work, int n_rows, float softcap, std::size_t record_stride) {
   // Step by step for all rows: one row's steps wait for each other, those of several do not.

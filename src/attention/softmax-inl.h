@@ -11,6 +11,7 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "attention/lanes-inl.h"
@@ -29,6 +30,15 @@ struct RecordHeader {
   float is_used;  ///< 1 or 0
 };
 static_assert(sizeof(RecordHeader) <= kRecordHeader * sizeof(float));
+
+HWY_INLINE RecordHeader load_header(const float* record) {
+  RecordHeader header;
+  std::memcpy(&header, record, sizeof(header));
+  return header;
+}
+HWY_INLINE void store_header(float* record, const RecordHeader& header) {
+  std::memcpy(record, &header, sizeof(header));
+}
 
 /// e^x for x <= 0.
 HWY_INLINE float exp_of_negative(float x) {

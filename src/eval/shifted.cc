@@ -176,6 +176,11 @@ class Run {
 };
 
 Status check(const engine::Engine& engine, const ShiftedOptions& options, std::size_t n_text) {
+  if (engine.kv_format().has_tiles(engine.model().config().n_layers)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "shifted: moves rows of K and V, and int4 and below keep few; want --kv-type int8 "
+                 "or more"};
+  }
   const auto refuse = [](std::string message) {
     return Error{ErrorCode::kInvalidArgument, "shifted: " + std::move(message)};
   };
