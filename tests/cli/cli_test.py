@@ -311,7 +311,7 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, "bench", *M, "-r", "0", says="repetitions")
 
     def test_eval_of_kv_types_names_the_wrong_flag(self):
-        for name in ("kld", "drift"):
+        for name in ("kld", "drift", "attention"):
             sub = ("eval", name, *M, "-f", str(STORIES))
             self.refused(USAGE, *sub, "--kv-type", "f16,q9", says="--kv-type: got 'q9'")
             self.refused(USAGE, *sub, "--kv-type", "f16,", says="--kv-type: got ''")
@@ -516,6 +516,19 @@ class Others(unittest.TestCase):
             other = kvasir(*kld, "--kv-type", "bf16", stdin=text)
             self.assertEqual(other.returncode, USAGE)
             self.assertIn("got kv-type 'f16', want 'bf16'", other.stderr.decode())
+
+    def test_eval_attention(self):
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        attention = ("eval", "attention", *M, "-f", "-", "-c", 128, "--chunks", 1)
+        got = kvasir_json(*attention, "--kv-type", "f32,bf16", "--json", stdin=text)
+        self.assertEqual(got["n_scored"], 128 - 1 - 64)
+        same, other = got["rows"]
+        for layer, off in zip(same["layers"], other["layers"]):
+            self.assertEqual((layer["error"], sum(layer["head_error"])), (0, 0))
+            self.assertEqual(len(off["head_error"]), got["n_heads"])
+            self.assertEqual(max(off["head_error"]), off["head_error"][off["worst_head"]])
+        table = kvasir(*attention, "--kv-type", "bf16", stdin=text).stdout.decode().splitlines()
+        self.assertEqual(table[-1].split()[0], str(got["n_layers"] - 1))
 
     def test_eval_drift(self):
         text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
