@@ -251,6 +251,7 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
   add_eval_kld(*sub, commands);
   add_eval_drift(*sub, commands);
   add_eval_attention(*sub, commands);
+  add_eval_pareto(*sub, commands);
   sub->footer(
       "Examples:\n"
       "  kvasir eval ppl -f text.txt\n"
