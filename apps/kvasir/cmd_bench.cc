@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <ctime>
 
 #include "base/units.h"
 #include "cache/codec/row_codec.h"
@@ -48,12 +47,7 @@ Setting setting_of(const engine::Engine& engine) {
   setting.n_threads = engine.n_threads();
   setting.n_batch = engine.options().n_batch;
   setting.page_tokens = engine.options().page_tokens;
-  char buffer[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  setting.time =
-      std::string(buffer, std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc));
+  setting.time = utc_time();
   return setting;
 }
 

@@ -1,6 +1,5 @@
 // kvasir calibrate: what is measured of a model once and kept beside it.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -93,17 +92,6 @@ std::string table_of(const eval::CalibrateReport& report, const CalibrateFlags& 
   return table + fmt::format("\nin {}\n", printable(flags.output));
 }
 
-/// Minutes are spent before the file is written. Errors: kIo.
-Status check_directory_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  if (::access(directory.c_str(), W_OK) == 0) return {};
-  return Error{ErrorCode::kIo,
-               fmt::format("--output: cannot write into {}; want a directory that can be written "
-                           "into, or -o FILE",
-                           directory)};
-}
-
 Status calibrate_kv(CalibrateFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(engine::EngineOptions options, flags.model.engine_options());
   options.activations = model::ActivationMode::kFloat32;
@@ -111,7 +99,7 @@ Status calibrate_kv(CalibrateFlags& flags) {
   flags.options.n_ctx = options.n_ctx;
   const std::string beside = engine::calibration_path(options.model_path);
   if (flags.output.empty()) flags.output = beside;
-  KVASIR_RETURN_IF_ERROR(check_directory_of(flags.output));
+  KVASIR_RETURN_IF_ERROR(check_directory_of("--output", flags.output));
   std::vector<eval::KldText> texts;
   for (const std::string& file : flags.files) {
     KVASIR_ASSIGN_OR_RETURN(std::string text, read_input(file));

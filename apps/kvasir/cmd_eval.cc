@@ -250,6 +250,8 @@ void add_eval(CLI::App& app, std::vector<Command>& commands) {
       "  kvasir eval shifted -f text.txt --rules first,spread --shares 0,15,30\n");
   add_eval_kld(*sub, commands);
   add_eval_drift(*sub, commands);
+  add_eval_attention(*sub, commands);
+  add_eval_pareto(*sub, commands);
   sub->footer(
       "Examples:\n"
       "  kvasir eval ppl -f text.txt\n"

@@ -55,6 +55,8 @@ void add_eval(CLI::App& app, std::vector<Command>& commands);
 /// `eval` is the subcommand of add_eval.
 void add_eval_kld(CLI::App& eval, std::vector<Command>& commands);
 void add_eval_drift(CLI::App& eval, std::vector<Command>& commands);
+void add_eval_attention(CLI::App& eval, std::vector<Command>& commands);
+void add_eval_pareto(CLI::App& eval, std::vector<Command>& commands);
 void add_calibrate(CLI::App& app, std::vector<Command>& commands);
 void add_trace(CLI::App& app, std::vector<Command>& commands);
 

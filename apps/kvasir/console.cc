@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -135,6 +136,23 @@ Result<std::string> read_input(const std::string& path) {
   auto content = read_all(fd, path);
   ::close(fd);
   return content;
+}
+
+Status check_directory_of(const char* flag, const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::access(directory.c_str(), W_OK) == 0) return {};
+  return Error{ErrorCode::kIo, fmt::format("{}: cannot write into {}; want a file in a directory "
+                                           "that can be written into",
+                                           flag, directory)};
+}
+
+std::string utc_time() {
+  char buffer[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return std::string(buffer, std::strftime(buffer, sizeof(buffer), "%Y-%m-%dT%H:%M:%SZ", &utc));
 }
 
 bool is_readable_within(int fd, int milliseconds) {

@@ -50,6 +50,13 @@ Result<std::string> read_stdin();
 /// A file, or standard input for "-". Errors: also kNotFound.
 Result<std::string> read_input(const std::string& path);
 
+/// For a file that is written after minutes of work. Errors: kIo, when its directory cannot be
+/// written into.
+Status check_directory_of(const char* flag, const std::string& path);
+
+/// Now, as 2026-07-01T12:00:00Z.
+std::string utc_time();
+
 /// Waits for input, its end or an error. False after `milliseconds` without, or at a signal.
 bool is_readable_within(int fd, int milliseconds);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "eval/svg.h"
 
 namespace kvasir::eval {
 
@@ -15,8 +16,6 @@ namespace {
 constexpr double kWidth = 760, kHeight = 440;
 constexpr double kLeft = 70, kRight = 730, kTop = 70, kBottom = 380;
 constexpr double kMargin = 24;  ///< between the frame and the first and last capacity
-constexpr const char* kInk = "#24292f";
-constexpr const char* kGrid = "#d0d7de";
 
 const char* color_of(cache::EvictionPolicy policy) {
   switch (policy) {
@@ -28,40 +27,7 @@ const char* color_of(cache::EvictionPolicy policy) {
       return "#1a7f5a";
   }
   KVASIR_CHECK(!"a policy of this enum");
-  return kInk;
-}
-
-/// Text that is no markup; other control characters than XML allows are left out.
-std::string escaped(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20) safe += c;
-    }
-  }
-  return safe;
-}
-
-/// Text that stands at a point: "start", "middle" or "end" of it.
-std::string text_at(double x, double y, const char* anchor, const char* color,
-                    std::string_view text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" fill=\"{}\">{}</text>\n",
-                     x, y, anchor, color, escaped(text));
-}
-
-std::string line_from(double x1, double y1, double x2, double y2, const char* style) {
-  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1,
-                     x2, y2, style);
+  return kInkColor;
 }
 
 class Plot {
@@ -80,12 +46,8 @@ class Plot {
   }
 
   std::string draw(std::string_view title) const {
-    std::string svg = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-        "height=\"{1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
-        kWidth, kHeight);
-    svg += text_at(kLeft, 24, "start", kInk, title) + axes() + bound();
+    std::string svg = svg_begin(kWidth, kHeight);
+    svg += text_at(kLeft, 24, "start", kInkColor, title) + axes() + bound();
     double legend_x = kLeft;
     for (const auto policy : policies_) {
       svg += curve(policy);
@@ -109,27 +71,27 @@ class Plot {
     const double step = top_rate_ > 0.4 ? 0.1 : 0.05;
     for (int i = 0; i * step < top_rate_ + step / 2; ++i) {
       const double y = y_of(i * step);
-      svg += line_from(kLeft, y, kRight, y, fmt::format("stroke=\"{}\"", kGrid).c_str());
-      svg += text_at(kLeft - 8, y + 4, "end", kInk, fmt::format("{:.0f} %", 100 * i * step));
+      svg += line_from(kLeft, y, kRight, y, fmt::format("stroke=\"{}\"", kGridColor));
+      svg += text_at(kLeft - 8, y + 4, "end", kInkColor, fmt::format("{:.0f} %", 100 * i * step));
     }
     double free_from = 0;  // where no name of a capacity stands yet
     for (const std::uint64_t capacity : capacities_) {
       const double share = static_cast<double>(capacity) / static_cast<double>(trace_.n_distinct);
       const double x = x_of(capacity);
-      svg += line_from(x, kBottom, x, kBottom + 5, fmt::format("stroke=\"{}\"", kInk).c_str());
+      svg += line_from(x, kBottom, x, kBottom + 5, fmt::format("stroke=\"{}\"", kInkColor));
       if (x < free_from) continue;
-      svg += text_at(x, kBottom + 20, "middle", kInk, fmt::format("{:.3g} %", 100 * share));
+      svg += text_at(x, kBottom + 20, "middle", kInkColor, fmt::format("{:.3g} %", 100 * share));
       free_from = x + 48;
     }
-    return svg + text_at((kLeft + kRight) / 2, kBottom + 42, "middle", kInk,
+    return svg + text_at((kLeft + kRight) / 2, kBottom + 42, "middle", kInkColor,
                          fmt::format("memory, of the {} distinct pages", trace_.n_distinct));
   }
 
   std::string bound() const {
     const double y = y_of(trace_.hit_rate_bound());
-    const std::string style = fmt::format("stroke=\"{}\" stroke-dasharray=\"6 4\"", kInk);
-    return line_from(kLeft, y, kRight, y, style.c_str()) +
-           text_at(kRight, y - 6, "end", kInk,
+    const std::string style = fmt::format("stroke=\"{}\" stroke-dasharray=\"6 4\"", kInkColor);
+    return line_from(kLeft, y, kRight, y, style) +
+           text_at(kRight, y - 6, "end", kInkColor,
                    fmt::format("without limit: {:.1f} %", 100 * trace_.hit_rate_bound()));
   }
 

@@ -70,10 +70,9 @@ double median(std::vector<double> values) {
 /// A history of `n_depth` tokens that each repetition forks from.
 class Depth {
  public:
-  Depth(const Runner& runner, int n_depth)
-      : runner_(runner),
-        tokens_(random_tokens(runner.engine, n_depth)),
-        base_(runner.engine.cache().open()) {}
+  Depth(const Runner& runner, cache::KvCache& cache, int n_depth)
+      : runner_(runner), tokens_(random_tokens(runner.engine, n_depth)), base_(cache.open()) {}
+  Depth(const Runner& runner, int n_depth) : Depth(runner, runner.engine.cache(), n_depth) {}
   Status compute(std::vector<float>& logits) { return runner_.advance(base_, tokens_, logits); }
   Result<cache::Sequence> fork() const { return base_.fork(); }
 
@@ -83,23 +82,49 @@ class Depth {
   cache::Sequence base_;
 };
 
-Status time_row(const Runner& runner, const Depth& depth, int n_repetitions, ThroughputRow& row) {
+/// Seconds of one repetition.
+Result<double> time_once(const Runner& runner, const Depth& depth, const ThroughputRow& row,
+                         std::span<const TokenId> tokens, std::vector<float>& logits) {
   const SteadyClock clock;
+  std::vector<cache::Sequence> sequences;
+  for (int i = 0; i < row.n_sequences; ++i) {
+    KVASIR_ASSIGN_OR_RETURN(cache::Sequence sequence, depth.fork());
+    sequences.push_back(std::move(sequence));
+  }
+  const double start = clock.now_seconds();
+  if (row.n_prompt > 0) {
+    KVASIR_RETURN_IF_ERROR(runner.advance(sequences[0], tokens, logits));
+  } else {
+    KVASIR_RETURN_IF_ERROR(runner.generate(sequences, tokens, logits));
+  }
+  return clock.now_seconds() - start;
+}
+
+Status time_row(const Runner& runner, const Depth& depth, int n_repetitions, ThroughputRow& row) {
   const std::vector<TokenId> tokens = random_tokens(runner.engine, row.n_tokens());
   std::vector<float> logits;
   for (int repetition = -1; repetition < n_repetitions; ++repetition) {
-    std::vector<cache::Sequence> sequences;
-    for (int i = 0; i < row.n_sequences; ++i) {
-      KVASIR_ASSIGN_OR_RETURN(cache::Sequence sequence, depth.fork());
-      sequences.push_back(std::move(sequence));
+    KVASIR_ASSIGN_OR_RETURN(const double seconds, time_once(runner, depth, row, tokens, logits));
+    if (repetition >= 0) row.seconds.push_back(seconds);
+  }
+  return {};
+}
+
+/// Rounds over all depths; `rows` get the seconds of whole rounds. Errors: kCancelled.
+Status time_rounds(const Runner& runner, const std::vector<Depth>& depths, int n_rounds,
+                   const std::function<void()>& step, std::vector<ThroughputRow>& rows) {
+  const std::vector<TokenId> tokens = random_tokens(runner.engine, rows.front().n_tokens());
+  std::vector<float> logits;
+  for (int round = -1; round < n_rounds; ++round) {
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i < depths.size(); ++i) {
+      KVASIR_ASSIGN_OR_RETURN(const double one,
+                              time_once(runner, depths[i], rows[i], tokens, logits));
+      seconds.push_back(one);
+      step();
     }
-    const double start = clock.now_seconds();
-    if (row.n_prompt > 0) {
-      KVASIR_RETURN_IF_ERROR(runner.advance(sequences[0], tokens, logits));
-    } else {
-      KVASIR_RETURN_IF_ERROR(runner.generate(sequences, tokens, logits));
-    }
-    if (repetition >= 0) row.seconds.push_back(clock.now_seconds() - start);
+    if (round < 0) continue;
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].seconds.push_back(seconds[i]);
   }
   return {};
 }
@@ -223,6 +248,43 @@ Result<ThroughputReport> throughput(engine::Engine& engine, const ThroughputOpti
   report.rows.resize(n_done);
   if (!status && n_done == 0) return report.error ? *report.error : status.error();
   return report;
+}
+
+Result<std::vector<ThroughputRow>> decode_rounds(engine::Engine& engine,
+                                                 std::span<cache::KvCache* const> caches,
+                                                 const DecodeOptions& options,
+                                                 const std::function<void(int, int)>& progress,
+                                                 const std::atomic<bool>* stop) {
+  if (caches.empty() || options.n_depth < 0 || options.n_generate < 1 || options.n_rounds < 1) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("bench: got {} caches, {} rounds of {} tokens at depth {}, want 1 or "
+                             "more, and a depth of 0 or more",
+                             caches.size(), options.n_rounds, options.n_generate, options.n_depth)};
+  }
+  ThroughputOptions plan;
+  plan.n_prompt = {};
+  plan.n_generate = {options.n_generate};
+  plan.n_depth = {options.n_depth};
+  KVASIR_ASSIGN_OR_RETURN(std::vector<ThroughputRow> rows, plan_rows(plan, engine.n_ctx()));
+  rows.resize(caches.size(), rows.front());
+
+  const Runner runner{engine, stop};
+  const int n_steps = static_cast<int>(caches.size()) * (options.n_rounds + 2);
+  int n_done = 0;
+  const auto step = [&] {
+    if (progress) progress(++n_done, n_steps);
+  };
+  std::vector<float> logits;
+  std::vector<Depth> depths;
+  for (cache::KvCache* const cache : caches) {
+    depths.emplace_back(runner, *cache, options.n_depth);
+    KVASIR_RETURN_IF_ERROR(depths.back().compute(logits));
+    step();
+  }
+  const Status status = time_rounds(runner, depths, options.n_rounds, step, rows);
+  const bool is_stopped = !status && status.error().code == ErrorCode::kCancelled;
+  if (!status && !(is_stopped && !rows.front().seconds.empty())) return status.error();
+  return rows;
 }
 
 Result<std::vector<CacheSaving>> cache_saving(

@@ -140,8 +140,15 @@ std::uint64_t Workspace::bytes_after(const ModelConfig& config, ActivationMode m
 }
 
 ForwardPass::ForwardPass(const ModelConfig& config, const Weights& weights, ActivationMode mode,
-                         std::span<const ForwardItem> items, Workspace& workspace, ThreadPool& pool)
-    : config_(config), weights_(weights), mode_(mode), items_(items), w_(workspace), pool_(pool) {
+                         std::span<const ForwardItem> items, Workspace& workspace, ThreadPool& pool,
+                         const AttentionObserver& observer)
+    : config_(config),
+      weights_(weights),
+      mode_(mode),
+      items_(items),
+      w_(workspace),
+      pool_(pool),
+      observer_(observer) {
   for (const ForwardItem& item : items_) {
     first_rows_.push_back(n_rows_);
     n_rows_ += static_cast<int>(item.tokens.size());
@@ -326,6 +333,11 @@ void ForwardPass::attend(int layer_idx) {
   params.q_row_stride = w_.qkv.stride();
   params.out_row_stride = w_.heads.stride();
   attention::attend(pool_, params, w_.queries, w_.qkv.row(0), w_.heads.row(0), w_.attention);
+  if (!observer_) return;
+  for (const attention::QueryRows& rows : w_.queries) {
+    observer_(layer_idx, rows.first_pos, rows.n_rows, w_.heads.row(rows.first_row),
+              w_.heads.stride());
+  }
 }
 
 void ForwardPass::keep_wanted_rows() {

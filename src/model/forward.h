@@ -63,7 +63,8 @@ struct Workspace {
 class ForwardPass {
  public:
   ForwardPass(const ModelConfig& config, const Weights& weights, ActivationMode mode,
-              std::span<const ForwardItem> items, Workspace& workspace, ThreadPool& pool);
+              std::span<const ForwardItem> items, Workspace& workspace, ThreadPool& pool,
+              const AttentionObserver& observer);
 
   /// Shapes: logits [sum of n_logits][vocab_size].
   void run(float* logits);
@@ -103,8 +104,9 @@ class ForwardPass {
   const std::span<const ForwardItem> items_;
   Workspace& w_;
   ThreadPool& pool_;
-  std::vector<int> first_rows_;  ///< [items + 1] of `items_`
-  int n_rows_ = 0;               ///< shrinks to the wanted rows in the last layer
+  const AttentionObserver& observer_;  ///< may be empty
+  std::vector<int> first_rows_;        ///< [items + 1] of `items_`
+  int n_rows_ = 0;                     ///< shrinks to the wanted rows in the last layer
 };
 
 }  // namespace kvasir::model

@@ -39,6 +39,12 @@ struct ForwardItem {
   int n_logits = 0;
 };
 
+/// Gets what attention gives, before the output projection, layer by layer and item by item: rows
+/// at positions first_pos... of [n_heads * head_dim], `stride` floats apart, valid during the call.
+/// The last layer has the rows whose logits are wanted, the others all. On `forward`'s thread.
+using AttentionObserver = std::function<void(int layer_idx, Position first_pos, int n_rows,
+                                             const float* heads, std::size_t stride)>;
+
 class Model {
  public:
   /// Errors: kInvalidModel (missing tensor, wrong shape, nonsense hyperparameters), kUnsupported
@@ -68,6 +74,9 @@ class Model {
   /// Requires: token ids in range (checked: kInvalidArgument), sum of tokens >= 1.
   /// Errors: also kInvalidModel (a logit that is not finite: nobody may go on with it).
   Status forward(std::span<const ForwardItem> items, ThreadPool& pool, std::vector<float>& logits);
+
+  /// For measurements: sees every pass from now on; empty: none. Nothing that is computed changes.
+  void set_attention_observer(AttentionObserver observer);
 
   class Impl;
 

@@ -311,7 +311,7 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, "bench", *M, "-r", "0", says="repetitions")
 
     def test_eval_of_kv_types_names_the_wrong_flag(self):
-        for name in ("kld", "drift"):
+        for name in ("kld", "drift", "attention"):
             sub = ("eval", name, *M, "-f", str(STORIES))
             self.refused(USAGE, *sub, "--kv-type", "f16,q9", says="--kv-type: got 'q9'")
             self.refused(USAGE, *sub, "--kv-type", "f16,", says="--kv-type: got ''")
@@ -324,6 +324,15 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, *kld, "--chunks", "0", says="--chunks: got 0")
         drift = ("eval", "drift", *M, "-f", str(STORIES), "--kv-type", "f16")
         self.refused(USAGE, *drift, "--prompts", "0", says="--prompts: got 0, want 1 or more")
+
+    def test_eval_pareto_refuses_before_it_computes(self):
+        pareto = ("eval", "pareto", *M, "-f", str(STORIES), "-c", "64")
+        self.refused(USAGE, *pareto, says="--output")
+        self.refused(USAGE, *pareto, "-o", "x.html", "--kv-types", "q9", says="got 'q9'")
+        self.refused(USAGE, *pareto, "-o", "x.html", "-r", "0", says="--repetitions: got 0")
+        self.refused(USAGE, *pareto, "-o", "x.html", "-n", "0", says="--n-gen: got 0")
+        self.refused(ERROR, *pareto, "-o", "/nowhere/x.html", says="--output: cannot write into")
+        self.refused(DOES_NOT_FIT, *pareto, "-o", "x.html", "--kv-types", "f16", says="got 7664")
 
     def test_unknown_subcommands_are_named_with_those_there_are(self):
         for args in (("foo",), ("serve", "--help"), ("eval", "foo")):
@@ -516,6 +525,39 @@ class Others(unittest.TestCase):
             other = kvasir(*kld, "--kv-type", "bf16", stdin=text)
             self.assertEqual(other.returncode, USAGE)
             self.assertIn("got kv-type 'f16', want 'bf16'", other.stderr.decode())
+
+    def test_eval_attention(self):
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        attention = ("eval", "attention", *M, "-f", "-", "-c", 128, "--chunks", 1)
+        got = kvasir_json(*attention, "--kv-type", "f32,bf16", "--json", stdin=text)
+        self.assertEqual(got["n_scored"], 128 - 1 - 64)
+        same, other = got["rows"]
+        for layer, off in zip(same["layers"], other["layers"]):
+            self.assertEqual((layer["error"], sum(layer["head_error"])), (0, 0))
+            self.assertEqual(len(off["head_error"]), got["n_heads"])
+            self.assertEqual(max(off["head_error"]), off["head_error"][off["worst_head"]])
+        table = kvasir(*attention, "--kv-type", "bf16", stdin=text).stdout.decode().splitlines()
+        self.assertEqual(table[-1].split()[0], str(got["n_layers"] - 1))
+
+    def test_eval_pareto(self):
+        text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
+        with tempfile.TemporaryDirectory() as folder:
+            page, plot = f"{folder}/kv.html", f"{folder}/kv.svg"
+            pareto = ("eval", "pareto", *M, "-f", "-", "-c", 128, "--chunks", 1, "-r", 1, "-n", 4)
+            done = kvasir(
+                *pareto, "--kv-types", "f16,bf16", "-d", 32, "-o", page, "--svg", plot, stdin=text
+            )
+            self.assertEqual(done.returncode, OK, done.stderr)
+            self.assertIn("act f32", done.stdout.decode())
+            table = done.stdout.decode().split("KV type")[1].splitlines()
+            self.assertEqual([line.split()[0] for line in table[1:]], ["f16", "bf16"])
+            with open(page, encoding="utf-8") as file:
+                html = file.read()
+            with open(plot, encoding="utf-8") as file:
+                self.assertIn(file.read(), html)
+            # The default list: a head of 8 is too small for most of it.
+            done = kvasir(*pareto, "-d", 32, "-o", page, stdin=text)
+            self.assertEqual(done.returncode, INVALID_MODEL, done.stderr)
 
     def test_eval_drift(self):
         text = "Once upon a time there was a little girl named Lily. She liked to play. " * 40
