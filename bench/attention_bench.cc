@@ -30,9 +30,10 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-constexpr cache::CodecId kCodecs[] = {
-    cache::CodecId::kF16,     cache::CodecId::kBF16,  cache::CodecId::kF32,   cache::CodecId::kInt8,
-    cache::CodecId::kInt8G64, cache::CodecId::kTile3, cache::CodecId::kTile4, cache::CodecId::kTile5};
+constexpr cache::CodecId kCodecs[] = {cache::CodecId::kF16,     cache::CodecId::kBF16,
+                                      cache::CodecId::kF32,     cache::CodecId::kInt8,
+                                      cache::CodecId::kInt8G64, cache::CodecId::kTile3,
+                                      cache::CodecId::kTile4,   cache::CodecId::kTile5};
 constexpr int kLayers = 30, kKvHeads = 3, kHeads = 9, kHeadDim = 64, kPageTokens = 64;
 
 /// Frames in random order.
@@ -176,8 +177,7 @@ void thread_counts(benchmark::internal::Benchmark* bench, std::vector<std::int64
 }
 
 void decode_args(benchmark::internal::Benchmark* bench) {
-  for (const cache::CodecId codec :
-       kCodecs) {
+  for (const cache::CodecId codec : kCodecs) {
     for (const int n_tokens : {512, 4096, 8192}) {
       thread_counts(bench, {static_cast<std::int64_t>(codec), n_tokens});
     }
@@ -185,8 +185,7 @@ void decode_args(benchmark::internal::Benchmark* bench) {
 }
 
 void prefill_args(benchmark::internal::Benchmark* bench) {
-  for (const cache::CodecId codec :
-       kCodecs) {
+  for (const cache::CodecId codec : kCodecs) {
     thread_counts(bench, {static_cast<std::int64_t>(codec), 0, 512});
     thread_counts(bench, {static_cast<std::int64_t>(codec), 7680, 512});
   }
