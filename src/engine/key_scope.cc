@@ -125,6 +125,7 @@ class Lines {
     if (error != std::errc() || end != text.data() + text.size()) fail();
     return value;
   }
+  bool has(std::string_view name) const { return values_.count(name) != 0; }
   bool is_whole() const { return is_whole_; }
 
  private:
@@ -136,15 +137,21 @@ class Lines {
   bool is_whole_ = true;
 };
 
+/// Left out where it says nothing, as in manifests of before there was such a line.
+std::string layers_line(const cache::KeyScope& scope) {
+  if (scope.codec_layers.empty()) return {};
+  return fmt::format("codec_layers {}\n", hex_of(scope.codec_layers));
+}
+
 }  // namespace
 
 std::string manifest_of(const cache::KeyScope& scope, std::string_view model_name) {
   return fmt::format(
       "name {}\nsalt {}\nmodel {}\ntokenizer {}\nrope {}\nadapter {}\ncodec_k {}\ncodec_v {}\n"
-      "codec_layers {}\npage_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
+      "{}page_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
       hex_of(model_name), hex_of(scope.salt), hex_of(scope.model), hex_of(scope.tokenizer),
       hex_of(scope.rope), hex_of(scope.adapter), static_cast<int>(scope.codec_k),
-      static_cast<int>(scope.codec_v), hex_of(scope.codec_layers), scope.page_tokens,
+      static_cast<int>(scope.codec_v), layers_line(scope), scope.page_tokens,
       static_cast<int>(scope.head_order), scope.geometry_version, hex_of(scope.activations));
 }
 
@@ -160,7 +167,7 @@ std::optional<Manifest> parse_manifest(std::string_view text) {
   scope.adapter = lines.bytes("adapter");
   scope.codec_k = static_cast<cache::CodecId>(lines.number("codec_k"));
   scope.codec_v = static_cast<cache::CodecId>(lines.number("codec_v"));
-  scope.codec_layers = lines.bytes("codec_layers");
+  if (lines.has("codec_layers")) scope.codec_layers = lines.bytes("codec_layers");
   scope.page_tokens = lines.number("page_tokens");
   scope.head_order = static_cast<cache::HeadOrder>(lines.number("head_order"));
   scope.geometry_version = lines.number("geometry_version");

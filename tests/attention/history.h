@@ -63,7 +63,7 @@ class Frames {
     const auto n_pages =
         static_cast<std::size_t>(cache::pages_for(n_tokens, geometry.page_tokens()));
     memory_ = AlignedBuffer(n_pages * geometry.frame_bytes());
-    std::memset(memory_.data(), 0xFF, memory_.size());
+    if (n_pages > 0) std::memset(memory_.data(), 0xFF, memory_.size());
     std::vector<std::size_t> order(n_pages);
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937(7));

@@ -58,6 +58,7 @@ TEST(PageKey, EveryFieldOfTheScopeChangesItAndIsNamed) {
       {"adapter", [](KeyScope& scope) { scope.adapter.clear(); }},
       {"codec_k", [](KeyScope& scope) { scope.codec_k = CodecId::kF16; }},
       {"codec_v", [](KeyScope& scope) { scope.codec_v = CodecId::kF16; }},
+      {"codec_layers", [](KeyScope& scope) { scope.codec_layers = "tail 1"; }},
       {"page_tokens", [](KeyScope& scope) { scope.page_tokens = 32; }},
       {"head_order", [](KeyScope& scope) { scope.head_order = HeadOrder::kSplit; }},
       {"geometry_version", [](KeyScope& scope) { scope.geometry_version = 3; }},

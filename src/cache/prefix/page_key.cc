@@ -39,6 +39,8 @@ std::string string_of(const Fingerprint& fingerprint) {
   return {fingerprint.begin(), fingerprint.end()};
 }
 
+constexpr std::string_view kLateField = "codec_layers";
+
 /// The one list of fields: of the key, and of the reason why two keys differ.
 std::array<Field, 12> fields_of(const KeyScope& scope) {
   return {{{"salt", scope.salt},
@@ -48,7 +50,7 @@ std::array<Field, 12> fields_of(const KeyScope& scope) {
            {"adapter", scope.adapter},
            {"codec_k", number(static_cast<std::int64_t>(scope.codec_k))},
            {"codec_v", number(static_cast<std::int64_t>(scope.codec_v))},
-           {"codec_layers", scope.codec_layers},
+           {kLateField, scope.codec_layers},
            {"page_tokens", number(scope.page_tokens)},
            {"head_order", number(static_cast<std::int64_t>(scope.head_order))},
            {"geometry_version", number(scope.geometry_version)},
@@ -108,7 +110,11 @@ std::optional<PageKey> PageKey::from_hex(std::string_view text) {
 PageKey root_key(const KeyScope& scope) {
   std::string message;
   append_field(message, kKeyTag);
-  for (const Field& field : fields_of(scope)) append_field(message, field.bytes);
+  for (const Field& field : fields_of(scope)) {
+    // Left out where it says nothing: keys are then those of before there was such a field.
+    if (field.name == kLateField && field.bytes.empty()) continue;
+    append_field(message, field.bytes);
+  }
   return sha256(message);
 }
 

@@ -49,7 +49,7 @@ struct KeyScope {
   std::string adapter;      ///< name and version; empty: none
   CodecId codec_k = CodecId::kF16;
   CodecId codec_v = CodecId::kF16;
-  std::string codec_layers = {};  ///< what KvFormat adds to these two, any fixed serialisation
+  std::string codec_layers = {};  ///< what KvFormat adds to these; empty: not in the key
   int page_tokens = 64;
   HeadOrder head_order = HeadOrder::kSplit;
   int geometry_version = 1;  ///< of the layout of a frame
