@@ -1,6 +1,7 @@
 // What a block of many rows needs beside its register tiles.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,10 +23,11 @@ class FetchedMeanwhile {
         part_bytes_(part_bytes),
         n_steps_(n_steps) {}
 
-  /// To be called once per tile.
+  /// To be called once per tile; more calls do nothing.
   void step() {
     ++step_;
-    for (const int end = n_parts_ * step_ / n_steps_; part_ < end; ++part_) {
+    const int end = std::min(n_parts_, n_parts_ * step_ / n_steps_);
+    for (; part_ < end; ++part_) {
       const std::uint8_t* part =
           strips_[part_ / 16] + static_cast<std::size_t>(part_ % 16) * part_stride_;
       for (std::size_t byte = 0; byte < part_bytes_; byte += 64) hwy::Prefetch(part + byte);
