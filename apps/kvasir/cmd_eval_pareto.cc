@@ -43,6 +43,10 @@ Status read_flags(ParetoFlags& flags) {
   }
   KVASIR_ASSIGN_OR_RETURN(flags.quality.candidates, parse_kv_formats("--kv-types", flags.types));
   KVASIR_RETURN_IF_ERROR(check_directory_of("--output", flags.page));
+  if (flags.svg == flags.page) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("--svg: got {}, want another file than --output", flags.svg)};
+  }
   return flags.svg.empty() ? Status() : check_directory_of("--svg", flags.svg);
 }
 

@@ -112,6 +112,10 @@ class PosixEnv final : public Env {
   }
 
   Status write_file_atomic(const std::string& path, std::span<const std::uint8_t> bytes) override {
+    struct stat old {};
+    if (::stat(path.c_str(), &old) == 0 && !S_ISREG(old.st_mode)) {  // not to be replaced
+      return Error{ErrorCode::kIo, fmt::format("{}: not a regular file", path)};
+    }
     // Not mkstemp: its 0600 would override the user's umask.
     std::string temporary;
     int raw_fd = -1;

@@ -201,14 +201,16 @@ std::uint64_t hash_of(std::span<const TokenId> ids) {
 std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
 /// Errors: those of opening the model's file.
-Result<KldSettings> settings_of(const engine::Engine& engine, Env& env, const KldOptions& options,
+Result<KldSettings> settings_of(engine::Engine& engine, Env& env, const KldOptions& options,
                                 const cache::KvCache& cache, int first_scored,
                                 std::span<const ChunkedText> texts) {
   const engine::EngineOptions& had = engine.options();
   KVASIR_ASSIGN_OR_RETURN(const auto file, env.map_file(had.model_path));
-  std::string candidates;
+  std::string candidates, layers;  // the latter as the model's calibration says
   for (const KvFormat& one : options.candidates) {
     candidates += (candidates.empty() ? "" : ",") + one.name;
+    KVASIR_ASSIGN_OR_RETURN(const cache::KvFormat format, engine.kv_format(one.choice));
+    layers += (layers.empty() ? "" : ",") + format.details(engine.model().config().n_layers);
   }
   const cache::CacheOptions& pages = cache.options();
   KldSettings settings = {
@@ -216,6 +218,7 @@ Result<KldSettings> settings_of(const engine::Engine& engine, Env& env, const Kl
       {"act", had.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
       {"base", options.base.name},
       {"kv-type", candidates},
+      {"codecs by layer", layers},
       {"ctx-size", std::to_string(options.n_ctx)},
       {"first scored position", std::to_string(first_scored)},
       {"page-tokens", std::to_string(pages.page_tokens)},

@@ -76,7 +76,7 @@ TEST(PageKey, EveryFieldOfTheScopeChangesItAndIsNamed) {
     EXPECT_EQ(first_difference(scope, all_later), change->first) << "the first one counts";
     EXPECT_TRUE(keys.insert(root_key(one).to_hex()).second) << change->first;
   }
-  EXPECT_EQ(keys.size(), 12u);
+  EXPECT_EQ(keys.size(), 13u);
 }
 
 TEST(PageKey, LengthsKeepNeighboursApart) {

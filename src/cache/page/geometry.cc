@@ -33,8 +33,9 @@ Status PageGeometry::check(LayerCodecs codecs) const {
                                codec_name(codec), head_dim)};
     }
     if (is_tile_codec(codec) && options_.page_tokens % kTileTokens != 0) {
-      return invalid(fmt::format("page size for {}; got {} tokens, want a multiple of {}",
-                                 codec_name(codec), options_.page_tokens, kTileTokens));
+      return invalid(
+          fmt::format("page-tokens of a type below 8 bits; got {}, want a multiple of {}",
+                      options_.page_tokens, kTileTokens));
     }
   }
   return {};
