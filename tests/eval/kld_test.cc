@@ -2,6 +2,7 @@
 #include "eval/kld.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -254,7 +255,9 @@ class KldResume : public ::testing::Test {
         path_, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
   }
 
-  const std::string path_ = ::testing::TempDir() + "kld_resume_test.jsonl";
+  // Other tests of this fixture run at the same time, in processes of their own.
+  const std::string path_ =
+      ::testing::TempDir() + "kld_resume_" + std::to_string(::getpid()) + ".jsonl";
   std::unique_ptr<engine::Engine> engine_;
 };
 
