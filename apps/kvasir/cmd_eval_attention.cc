@@ -93,6 +93,7 @@ Status run_attention(AttentionFlags& flags) {
   wanted.n_ctx = options.n_ctx;
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.file));
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
+  for (const eval::KvFormat& one : wanted.candidates) note_missing_plan(*engine, one.choice);
   ProgressBar bar("attention");
   const auto progress = [&](int done, int total) {
     bar.update(static_cast<double>(done) / total, fmt::format("{}/{} chunks", done, total));
@@ -113,10 +114,7 @@ void add_eval_attention(CLI::App& eval, std::vector<Command>& commands) {
   flags->model.add(*sub, ModelFlags::Set::kAnyKvType);
   sub->get_option("--ctx-size")->description(fmt::format("tokens of a chunk; 0: {}", kChunkTokens));
   sub->add_option("-f,--file", flags->file, "the text; - : standard input")->required();
-  sub->add_option("--base-kv", flags->base, "type of the exact run's K and V");
-  sub->add_option("--kv-type", flags->candidates,
-                  "types to compare: f16,bf16; K's and V's: f16/bf16")
-      ->required();
+  add_kv_comparison(*sub, flags->base, flags->candidates);
   sub->add_option("--chunks", flags->options.n_chunks, "whole chunks at most; -1: all");
   sub->add_flag("--json", flags->json, "one JSON object, with every head");
   sub->footer(

@@ -74,6 +74,7 @@ Status run_drift(DriftFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(const engine::EngineOptions options, flags.model.engine_options());
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.file));
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
+  for (const eval::KvFormat& one : wanted.candidates) note_missing_plan(*engine, one.choice);
   ProgressBar bar("drift");
   const auto progress = [&](std::int64_t done, std::int64_t most) {
     bar.update(static_cast<double>(done) / static_cast<double>(most),
@@ -95,10 +96,7 @@ void add_eval_drift(CLI::App& eval, std::vector<Command>& commands) {
       "drift", "how soon greedy answers differ from those over a base type of K and V");
   flags->model.add(*sub, ModelFlags::Set::kAnyKvType);
   sub->add_option("-f,--file", flags->file, "the text that prompts are cut from; - : stdin");
-  sub->add_option("--base-kv", flags->base, "type of the exact run's K and V");
-  sub->add_option("--kv-type", flags->candidates,
-                  "types to compare: f16,bf16; K's and V's: f16/bf16")
-      ->required();
+  add_kv_comparison(*sub, flags->base, flags->candidates);
   sub->add_option("--prompts", options.n_prompts, "prompts, spread over the text");
   sub->add_option("--prompt-tokens", options.n_prompt_tokens, "tokens of a prompt");
   sub->add_option("-n,--n-predict", options.n_generate, "tokens of an answer at most");

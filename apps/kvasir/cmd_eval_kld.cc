@@ -162,6 +162,7 @@ Status run_kld(KldFlags& flags) {
     texts.push_back({file == "-" ? "standard input" : file, std::move(text)});
   }
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
+  for (const eval::KvFormat& one : flags.options.candidates) note_missing_plan(*engine, one.choice);
   ProgressBar bar("kld");
   const auto progress = [&](int done, int total, double perplexity) {
     bar.update(static_cast<double>(done) / total,
@@ -186,10 +187,7 @@ void add_eval_kld(CLI::App& eval, std::vector<Command>& commands) {
   sub->add_option("-f,--file", flags->files, "a text; may be given several times; - : stdin")
       ->allow_extra_args(false)
       ->required();
-  sub->add_option("--base-kv", flags->base, "type of the exact run's K and V");
-  sub->add_option("--kv-type", flags->candidates,
-                  "types to compare: f16,bf16; K's and V's: f16/bf16")
-      ->required();
+  add_kv_comparison(*sub, flags->base, flags->candidates);
   sub->add_option("--chunks", flags->options.n_chunks,
                   "whole chunks of each text at most; -1: all");
   sub->add_option(

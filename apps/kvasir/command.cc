@@ -268,6 +268,7 @@ Result<std::unique_ptr<engine::Engine>> ModelFlags::load(const engine::EngineOpt
     KVASIR_ASSIGN_OR_RETURN(engine, engine::Engine::load(Env::posix(), options,
                                                          [&](double share) { bar.update(share); }));
   }
+  note_missing_plan(*engine, options.kv);
   const int n_ctx_train = engine->model().config().n_ctx_train;
   if (engine->n_ctx() > n_ctx_train) {
     say("kvasir: note: a context of {} tokens; the model was trained for {}\n", engine->n_ctx(),

@@ -130,9 +130,11 @@ Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text
   eval::KvFormat format;
   format.name = text;
   KVASIR_ASSIGN_OR_RETURN(format.choice, parse_kv_type(flag, types.substr(0, slash)));
+  note_alias(types.substr(0, slash));
   if (slash != std::string::npos) {
     KVASIR_ASSIGN_OR_RETURN(const engine::KvChoice side,
                             parse_kv_type(flag, types.substr(slash + 1)));
+    note_alias(types.substr(slash + 1));
     format.choice.codecs.v = side.codecs.v;
     format.choice.plan.clear();
   }
@@ -156,6 +158,22 @@ Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std
     formats.push_back(std::move(format));
   }
   return formats;
+}
+
+void add_kv_comparison(CLI::App& app, std::string& base, std::string& candidates) {
+  app.add_option("--base-kv", base, "type of the exact run's K and V");
+  app.add_option("--kv-type", candidates,
+                 "types to compare: int8,int4; K's and V's: int8/int4; int4:tail=0")
+      ->required();
+}
+
+void note_missing_plan(engine::Engine& engine, const engine::KvChoice& choice) {
+  if (choice.plan.empty()) return;
+  const auto format = engine.kv_format(choice);
+  if (!format || engine.has_plan(choice.plan)) return;
+  say("kvasir: note: kv type {}: no calibration beside the model has bits by layer for it; every "
+      "layer has the same (`kvasir calibrate kv` makes one)\n",
+      choice.plan);
 }
 
 }  // namespace kvasir::cli

@@ -7,10 +7,12 @@
 //   q8_0 q4_0 ...                     llama.cpp's names: the type of ours that takes their place
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "engine/engine.h"
 #include "eval/kld_figures.h"
 
 namespace kvasir::cli {
@@ -33,5 +35,12 @@ Status set_kv_sinks(const char* flag, int n_tokens, engine::KvChoice& choice);
 Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text);
 /// One or more of them, separated by commas.
 Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std::string& text);
+
+/// The flags of a comparison: --base-kv and --kv-type.
+void add_kv_comparison(CLI::App& app, std::string& base, std::string& candidates);
+
+/// Says so on stderr when a choice asks for bits by layer and the model's calibration has none, so
+/// that every layer has the same. Requires: the choice was resolved before (Engine::kv_format).
+void note_missing_plan(engine::Engine& engine, const engine::KvChoice& choice);
 
 }  // namespace kvasir::cli

@@ -89,6 +89,10 @@ class Engine {
   /// What a choice means for this model, whose calibration is read from beside its file. Errors:
   /// kInvalidArgument (it is broken, or another model's; layers to protect, and none).
   Result<cache::KvFormat> kv_format(const KvChoice& choice);
+  /// Whether the calibration, once a choice has had it read, has bits by layer under this name.
+  bool has_plan(const std::string& name) const {
+    return calibration_ && calibration_->plans.count(name) != 0;
+  }
   /// What the engine's own cache has.
   const cache::KvFormat& kv_format() const { return kv_format_; }
   ThreadPool& pool() { return *pool_; }

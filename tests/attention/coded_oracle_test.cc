@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "attention/history.h"
+#include "attention/oracle_run.h"
 #include "attention/reference.h"
 #include "cache/codec/tile_codec.h"
 #include "simd/half.h"
@@ -121,43 +121,28 @@ double bound(const AttentionParams& params, const cache::PagedKvView& kv, int kv
          largest_v * (2 * p_error + (additions + 20 + 12 * n_segments + 2 + 10) * u);
 }
 
-struct Case {
-  int n_kv_heads, n_heads, head_dim, first_pos, n_rows;
-  HistoryOptions history = {};
-  float softcap = 0.0f;
-  int window = 0;
-};
+using Case = OracleCase;
 
 /// The rows at once, and the last one alone, against the oracle. Returns the largest error / bound.
 double expect_close(const Case& c, const std::string& what) {
-  const Tokens tokens(c.first_pos + c.n_rows, c.n_kv_heads, c.head_dim, 11);
-  const History history(tokens, c.history);
-  AttentionParams params = params_of(c.n_heads, c.head_dim);
-  params.softcap = c.softcap;
-  params.window = c.window;
-  const Floats q = random_floats(static_cast<std::size_t>(c.n_rows) * params.q_row_stride, 5);
-  const QueryRows rows = rows_of(history, c.first_pos, c.n_rows);
-  ThreadPool pool(1);
-  const Floats out = run_attend(pool, params, {&rows, 1}, q);
-  Floats expected(q.size());
-  attend_reference(params, {&rows, 1}, q.data(), expected.data());
+  const OracleRun run(c);
 
   double worst = 0.0;
   const auto head_dim = static_cast<std::size_t>(c.head_dim);
   std::vector<StoredRows> k, v;
   for (int kv_head = 0; kv_head < c.n_kv_heads; ++kv_head) {
-    k.emplace_back(history.view(), kv_head, false);
-    v.emplace_back(history.view(), kv_head, true);
+    k.emplace_back(run.history.view(), kv_head, false);
+    v.emplace_back(run.history.view(), kv_head, true);
   }
   for (int i = 0; i < c.n_rows * c.n_heads; ++i) {
     const std::size_t at = static_cast<std::size_t>(i) * head_dim;
     const int kv_head = i % c.n_heads / (c.n_heads / c.n_kv_heads);
     const auto side = static_cast<std::size_t>(kv_head);
-    const double limit = bound(params, history.view(), kv_head, c.first_pos + i / c.n_heads,
-                               q.data() + at, k[side], v[side]);
+    const double limit = bound(run.params, run.history.view(), kv_head, c.first_pos + i / c.n_heads,
+                               run.q.data() + at, k[side], v[side]);
     double error = 0.0;
     for (std::size_t d = at; d < at + head_dim; ++d) {
-      error += std::pow(double{out[d]} - expected[d], 2);
+      error += std::pow(double{run.out[d]} - run.expected[d], 2);
     }
     error = std::sqrt(error);
     if (!(error <= limit)) {

@@ -42,6 +42,12 @@ struct Tokens {
     k = random_floats(size, seed);
     v = random_floats(size, seed + 1);
   }
+  /// The first `n` tokens become those of `other`.
+  void begin_with(const Tokens& other, int n) {
+    const std::size_t n_values = static_cast<std::size_t>(n) * row();
+    std::copy_n(other.k.begin(), n_values, k.begin());
+    std::copy_n(other.v.begin(), n_values, v.begin());
+  }
   std::size_t row() const { return static_cast<std::size_t>(n_kv_heads * head_dim); }
 };
 

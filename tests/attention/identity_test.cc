@@ -186,10 +186,7 @@ TEST(Identity, SharedPrefixEqualsAlone) {
         const auto seed = static_cast<std::uint32_t>(100 + 2 * rows.size());
         tokens.emplace_back(member.n_tokens, shape.n_kv_heads, shape.head_dim, seed);
         const int n_shared = member.n_shared / page_tokens;
-        const std::size_t n_values =
-            static_cast<std::size_t>(n_shared * page_tokens) * tokens[0].row();
-        std::copy_n(tokens[0].k.begin(), n_values, tokens.back().k.begin());
-        std::copy_n(tokens[0].v.begin(), n_values, tokens.back().v.begin());
+        tokens.back().begin_with(tokens[0], n_shared * page_tokens);
         histories.emplace_back(tokens.back(), options);
         std::copy_n(histories[0].frames().begin(), n_shared, histories.back().frames().begin());
         rows.push_back(

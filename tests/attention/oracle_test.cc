@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "attention/history.h"
+#include "attention/oracle_run.h"
 #include "support/simd_targets.h"
 
 namespace kvasir::attention {
@@ -48,36 +48,21 @@ double bound(const AttentionParams& params, const QueryRows& rows, const Floats&
   return v_max * (2 * p_error + (256 + 20 + 12 * n_segments + 2) * u);
 }
 
-struct Case {
-  int n_kv_heads, n_heads, head_dim, first_pos, n_rows;
-  HistoryOptions history = {};
-  float softcap = 0.0f;
-  int window = 0;
-};
+using Case = OracleCase;
 
 /// Prefill of all rows and decode of each against the oracle. Returns the largest error / bound.
 double expect_close(const Case& c, const std::string& what) {
-  const Tokens tokens(c.first_pos + c.n_rows, c.n_kv_heads, c.head_dim, 11);
-  const History history(tokens, c.history);
-  AttentionParams params = params_of(c.n_heads, c.head_dim);
-  params.softcap = c.softcap;
-  params.window = c.window;
-  const Floats q = random_floats(static_cast<std::size_t>(c.n_rows) * params.q_row_stride, 5);
-  const QueryRows rows = rows_of(history, c.first_pos, c.n_rows);
-  ThreadPool pool(1);
-  const Floats out = run_attend(pool, params, {&rows, 1}, q);
-  Floats expected(q.size());
-  attend_reference(params, {&rows, 1}, q.data(), expected.data());
+  const OracleRun run(c);
 
-  const double limit = bound(params, rows, q, tokens);
+  const double limit = bound(run.params, run.rows, run.q, run.tokens);
   double worst = 0.0;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const double error = std::abs(double{out[i]} - expected[i]);
+  for (std::size_t i = 0; i < run.out.size(); ++i) {
+    const double error = std::abs(double{run.out[i]} - run.expected[i]);
     if (!(error <= limit)) {
-      ADD_FAILURE() << what << ": value " << i << " is " << out[i] << ", oracle " << expected[i]
-                    << ", bound " << limit << "; kv heads " << c.n_kv_heads << ", heads "
-                    << c.n_heads << ", head_dim " << c.head_dim << ", first_pos " << c.first_pos
-                    << ", rows " << c.n_rows;
+      ADD_FAILURE() << what << ": value " << i << " is " << run.out[i] << ", oracle "
+                    << run.expected[i] << ", bound " << limit << "; kv heads " << c.n_kv_heads
+                    << ", heads " << c.n_heads << ", head_dim " << c.head_dim << ", first_pos "
+                    << c.first_pos << ", rows " << c.n_rows;
       return error / limit;
     }
     worst = std::max(worst, error / limit);

@@ -55,6 +55,12 @@ class KvTypes(unittest.TestCase):
     def test_layers_to_protect_need_a_calibration(self):
         self.refused(USAGE, *BENCH, "--kv-type", "int4", "--kv-protect", "1", says="calibrat")
 
+    def test_bits_that_no_calibration_gives_are_noted(self):
+        for name, is_noted in (("int4", True), ("int4-3", True), ("tile4", False), ("int8", False)):
+            done = kvasir(*BENCH, "--kv-type", name)
+            self.assertEqual(done.returncode, OK, done.stderr)
+            self.assertEqual(b"no calibration beside the model" in done.stderr, is_noted, name)
+
     def test_pages_of_tiles_are_whole_tiles(self):
         flags = ("--kv-type", "tile4", "--page-tokens", "16")
         self.refused(USAGE, *BENCH, *flags, says="want a multiple of 64")

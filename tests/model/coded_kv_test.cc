@@ -18,6 +18,7 @@ using testing::Grouping;
 using testing::Harness;
 using testing::Layout;
 using testing::random_tokens;
+using testing::run_in_chunks;
 
 constexpr int kTokens = 330;  // five tiles and some, two segments of 256
 
@@ -82,37 +83,12 @@ class CodedKv : public ::testing::TestWithParam<Case> {
     want_ = run(*harness_, layout(512), {kTokens});
   }
 
-  /// All logits, computed in chunks of the sizes in `chunks`, over and over.
   std::vector<float> run(Harness& harness, const Layout& layout, const std::vector<int>& chunks) {
-    auto kv = harness.make_cache(layout);
-    cache::Sequence sequence = kv->open();
-    std::vector<float> all;
-    std::size_t begin = 0;
-    for (std::size_t i = 0; begin < tokens_.size(); ++i) {
-      const std::size_t n =
-          std::min(static_cast<std::size_t>(chunks[i % chunks.size()]), tokens_.size() - begin);
-      const auto logits =
-          harness.forward(sequence, std::span(tokens_).subspan(begin, n), static_cast<int>(n));
-      all.insert(all.end(), logits.begin(), logits.end());
-      begin += n;
-      kv->check_invariants();
-    }
-    return all;
+    return run_in_chunks(harness, layout, tokens_, chunks);
   }
 
   ::testing::AssertionResult as_wanted(const std::vector<float>& got, std::size_t first = 0) const {
-    const auto want = std::span(want_).subspan(first);
-    if (got.size() != want.size()) {
-      return ::testing::AssertionFailure() << got.size() << " values, want " << want.size();
-    }
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      if (std::memcmp(&got[i], &want[i], sizeof(float)) != 0) {
-        return ::testing::AssertionFailure()
-               << "row " << (first + i) / static_cast<std::size_t>(harness_->vocab_size()) << ": "
-               << got[i] << ", want " << want[i];
-      }
-    }
-    return ::testing::AssertionSuccess();
+    return testing::same_bits(got, std::span(want_).subspan(first));
   }
 
   std::unique_ptr<Harness> harness_;

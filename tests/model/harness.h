@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -132,6 +134,39 @@ class Harness {
   ThreadPool pool_;
   std::unique_ptr<Model> model_;
 };
+
+/// All logits of `tokens`, computed in chunks of the sizes in `chunks`, over and over.
+inline std::vector<float> run_in_chunks(Harness& harness, const Layout& layout,
+                                        std::span<const TokenId> tokens,
+                                        const std::vector<int>& chunks) {
+  auto kv = harness.make_cache(layout);
+  cache::Sequence sequence = kv->open();
+  std::vector<float> all;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; begin < tokens.size(); ++i) {
+    const std::size_t n =
+        std::min(static_cast<std::size_t>(chunks[i % chunks.size()]), tokens.size() - begin);
+    const auto logits = harness.forward(sequence, tokens.subspan(begin, n), static_cast<int>(n));
+    all.insert(all.end(), logits.begin(), logits.end());
+    begin += n;
+    kv->check_invariants();
+  }
+  return all;
+}
+
+inline ::testing::AssertionResult same_bits(std::span<const float> got,
+                                            std::span<const float> want) {
+  if (got.size() != want.size()) {
+    return ::testing::AssertionFailure() << got.size() << " values, want " << want.size();
+  }
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &want[i], sizeof(float)) != 0) {
+      return ::testing::AssertionFailure()
+             << "value " << i << " of " << want.size() << ": " << got[i] << ", want " << want[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
 
 /// Ids below `vocab_size`, the same for the same seed everywhere.
 inline std::vector<TokenId> random_tokens(int n, int vocab_size, std::uint64_t seed) {

@@ -18,6 +18,8 @@ using testing::Grouping;
 using testing::Harness;
 using testing::Layout;
 using testing::random_tokens;
+using testing::run_in_chunks;
+using testing::same_bits;
 
 struct Case {
   const char* name;
@@ -53,39 +55,6 @@ std::vector<Layout> layouts(CodecId codec) {
   };
 }
 
-/// All logits of `tokens`, computed in chunks of the sizes in `chunks`, over and over.
-std::vector<float> run(Harness& harness, const Layout& layout, const std::vector<TokenId>& tokens,
-                       const std::vector<int>& chunks) {
-  auto kv = harness.make_cache(layout);
-  cache::Sequence sequence = kv->open();
-  std::vector<float> all;
-  std::size_t begin = 0;
-  for (std::size_t i = 0; begin < tokens.size(); ++i) {
-    const std::size_t n =
-        std::min(static_cast<std::size_t>(chunks[i % chunks.size()]), tokens.size() - begin);
-    const auto logits =
-        harness.forward(sequence, std::span(tokens).subspan(begin, n), static_cast<int>(n));
-    all.insert(all.end(), logits.begin(), logits.end());
-    begin += n;
-  }
-  kv->check_invariants();
-  return all;
-}
-
-::testing::AssertionResult same_bits(const std::vector<float>& got,
-                                     const std::vector<float>& want) {
-  if (got.size() != want.size()) {
-    return ::testing::AssertionFailure() << got.size() << " values, want " << want.size();
-  }
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if (std::memcmp(&got[i], &want[i], sizeof(float)) != 0) {
-      return ::testing::AssertionFailure()
-             << "value " << i << " of " << want.size() << ": " << got[i] << ", want " << want[i];
-    }
-  }
-  return ::testing::AssertionSuccess();
-}
-
 class BitIdentity : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
@@ -94,7 +63,7 @@ class BitIdentity : public ::testing::TestWithParam<Case> {
     tokens_ = random_tokens(GetParam().n_tokens, harness_->vocab_size(), 7);
   }
   std::vector<float> reference(CodecId codec) {
-    return run(*harness_, layouts(codec)[0], tokens_, {GetParam().n_tokens});
+    return run_in_chunks(*harness_, layouts(codec)[0], tokens_, {GetParam().n_tokens});
   }
 
   std::unique_ptr<Harness> harness_;
@@ -105,7 +74,7 @@ TEST_P(BitIdentity, OverLayouts) {
   for (const CodecId codec : {CodecId::kF32, CodecId::kF16, CodecId::kBF16}) {
     const auto want = reference(codec);
     for (const Layout& layout : layouts(codec)) {
-      EXPECT_TRUE(same_bits(run(*harness_, layout, tokens_, {GetParam().n_tokens}), want))
+      EXPECT_TRUE(same_bits(run_in_chunks(*harness_, layout, tokens_, {GetParam().n_tokens}), want))
           << layout.name << ", codec " << static_cast<int>(codec);
     }
   }
@@ -116,7 +85,8 @@ TEST_P(BitIdentity, OverChunkings) {
   const auto all = layouts(CodecId::kF16);
   const std::vector<std::vector<int>> chunkings = {{1}, {64}, {16, 1, 1}, {97, 3}, {255, 1}, {7}};
   for (std::size_t i = 0; i < chunkings.size(); ++i) {
-    EXPECT_TRUE(same_bits(run(*harness_, all[i % all.size()], tokens_, chunkings[i]), want))
+    EXPECT_TRUE(
+        same_bits(run_in_chunks(*harness_, all[i % all.size()], tokens_, chunkings[i]), want))
         << "chunks of " << chunkings[i][0] << ", " << all[i % all.size()].name;
   }
 }
@@ -127,7 +97,8 @@ TEST_P(BitIdentity, OverThreads) {
     auto threaded = Harness::load(GetParam().file, n_threads, GetParam().mode);
     ASSERT_NE(threaded, nullptr);
     for (const std::vector<int>& chunks : {std::vector<int>{GetParam().n_tokens}, {1}, {40}}) {
-      EXPECT_TRUE(same_bits(run(*threaded, layouts(CodecId::kF16)[3], tokens_, chunks), want))
+      EXPECT_TRUE(
+          same_bits(run_in_chunks(*threaded, layouts(CodecId::kF16)[3], tokens_, chunks), want))
           << n_threads << " threads, chunks of " << chunks[0];
     }
   }
