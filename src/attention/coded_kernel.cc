@@ -21,33 +21,44 @@
 #include "attention/codes-inl.h"
 #include "attention/codes_load-inl.h"
 #include "attention/factors-inl.h"
+#include "attention/packed-inl.h"
 #include "attention/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
-template <bool kPrefetch>
+template <bool kFetches>
 ScoreCodesFunction score_function(CodecId codec, int n_rows) {
-  return codec == CodecId::kInt8G64 ? choose_score_codes<true, kPrefetch>(n_rows)
-                                    : choose_score_codes<false, kPrefetch>(n_rows);
+  return codec == CodecId::kInt8G64 ? choose_score_codes<true, kFetches>(n_rows)
+                                    : choose_score_codes<false, kFetches>(n_rows);
+}
+
+ScorePackedFunction score_packed_function(CodecId codec, int n_rows) {
+  return with_tile_codec(codec, [&](auto tile) { return choose_score_packed<tile()>(n_rows); });
 }
 
 void score_direct_codes(const Block& block, const Segment& segment, const Work& work) {
   const Places places(block, segment, false);
+  const ReadingOrder order(block, segment, places);
+  const std::uint8_t* const* strips = order.begin();
   const int head_dim = block.params->head_dim, n_rows = block.heads_per_kv_head();
-  const auto score = score_function<true>(block.kv->rows.k.codec, n_rows);
+  const auto score = score_function<true>(places.rows.codec, n_rows);
+  const auto score_packed = score_packed_function(places.tiles.codec, n_rows);
   KeyChunk chunk;
-  const std::uint8_t* ahead[kSegmentStrips];
-  const Ahead next(block, segment, false);
   for_each_stretch(segment, [&](int begin, int end) {
-    for (int head = 0; head < block.n_kv_heads; ++head) {
-      next.find(begin, end, head, ahead);
-      load_keys(block, places, head, begin, end, ahead, work, chunk);
+    const int first = places.first_read(begin);
+    for (int head = 0; head < block.n_kv_heads; ++head, strips += end - first) {
       const int row = head * n_rows;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * head_dim);
-      score(q, work.queries + row, chunk, head_dim,
-            work.scores + row * kSegmentTokens + begin * 16);
+      float* scores = work.scores + row * kSegmentTokens + first * 16;
+      if (places.is_packed(begin)) {
+        const PackedKeys keys(*strips, places.meta(first, head), head_dim);
+        score_packed(q, work.queries + row, keys, segment.fetch, scores);
+      } else {
+        load_keys(block, places, head, begin, end, work, chunk);
+        score(q, work.queries + row, chunk, head_dim, segment.fetch, scores);
+      }
     }
   });
 }
@@ -56,21 +67,19 @@ void score_staged_codes(const Block& block, const Segment& segment, const Shape&
                         const Tiles& tiles, const Work& work) {
   const Places places(block, segment, false);
   KeyChunk chunk;
-  const std::uint8_t* ahead[kSegmentStrips];
   const int n_strips = segment.strip_end - segment.strip_begin;
   const int n_stretches = (n_strips + kChunkStrips - 1) / kChunkStrips + 1;
   FetchedMeanwhile values(segment.v + segment.strip_begin, n_strips, shape.v_row_stride,
                           shape.v_row_bytes, n_stretches * tiles.n_tiles);
   for_each_stretch(segment, [&](int begin, int end) {
-    for (int strip = begin; strip < end; ++strip) ahead[strip] = nullptr;
-    load_keys(block, places, 0, begin, end, ahead, work, chunk);
+    load_keys(block, places, 0, begin, end, work, chunk);
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
       values.step();
       const int row = tiles.first_row(tile), n_rows = tiles.rows(tile);
       if (!sees_any(work.rows + row, n_rows, begin * 16, end * 16)) continue;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * shape.head_dim);
       score_function<false>(block.kv->rows.k.codec, n_rows)(
-          q, work.queries + row, chunk, shape.head_dim,
+          q, work.queries + row, chunk, shape.head_dim, segment.fetch,
           work.scores + row * kSegmentTokens + begin * 16);
     }
   });
@@ -95,27 +104,34 @@ void clear_unseen(const Segment& segment, const Row& row, std::uint8_t* planes) 
   }
 }
 
-/// Factors of V of rows [row, row + n_rows), which read one kv head, in `work.planes`; of the first
-/// group, the softmax on the way.
-void make_factors(const Block& block, const Segment& segment, const ValueScales& scales, int group,
-                  int row, int n_rows, std::size_t record_stride, const Work& work) {
-  const int n_groups = cache::channel_groups(block.kv->rows.v.codec, block.params->head_dim);
+/// Factors of V of row `row` in `work.planes`; of the first group, the softmax on the way.
+void make_factors(const Segment& segment, const SeenScales& seen, WriteFactors write, int group,
+                  int row, std::size_t record_stride, const Work& work) {
+  Row& at = work.rows[row];
+  const FactorSums sums = write(work.scores + row * kSegmentTokens, at.maximum, seen, segment.fetch,
+                                work.planes + static_cast<std::ptrdiff_t>(row) * kPlaneBytes);
+  work.values[row] = {seen.unit, sums.centres};
+  if (group > 0) return;
+  at.sum = sums.exponents;
+  float* record = work.records + static_cast<std::size_t>(row) * record_stride;
+  RecordHeader header = load_header(record);
+  merge_headers(header, {at.maximum, at.sum, 1.0f}, at);
+  store_header(record, header);
+}
+
+/// The same of all rows of a block, which read one kv head.
+void make_staged_factors(const Block& block, const Segment& segment, const ValueScales& scales,
+                         int group, const Shape& shape, const Work& work) {
+  const int n_groups = cache::channel_groups(block.kv->rows.v.codec, shape.head_dim);
   const auto write = choose_write_factors(scales.has_centre, group, n_groups);
   SeenScales seen;
-  for (int r = row; r < row + n_rows; ++r) {
-    Row& at = work.rows[r];
-    std::uint8_t* planes = work.planes + static_cast<std::ptrdiff_t>(r) * kPlaneBytes;
-    clear_unseen(segment, at, planes);
+  for (int r = 0; r < shape.n_rows; ++r) {
+    const Row& at = work.rows[r];
+    clear_unseen(segment, at, work.planes + static_cast<std::ptrdiff_t>(r) * kPlaneBytes);
     if (!at.is_visible()) continue;
+    // Rows that see the same tokens share them.
     if (at.begin != seen.begin || at.end != seen.end) see_scales(scales, at.begin, at.end, seen);
-    const FactorSums sums = write(work.scores + r * kSegmentTokens, at.maximum, seen, planes);
-    work.values[r] = {seen.unit, sums.centres};
-    if (group > 0) continue;
-    at.sum = sums.exponents;
-    float* record = work.records + static_cast<std::size_t>(r) * record_stride;
-    RecordHeader header = load_header(record);
-    merge_headers(header, {at.maximum, at.sum, 1.0f}, at);
-    store_header(record, header);
+    make_factors(segment, seen, write, group, r, shape.record_stride, work);
   }
 }
 
@@ -129,8 +145,8 @@ void weigh_panels_of(const Segment& segment, const Shape& shape, const Work& wor
   }
   CodeSums<R, C> sums;
   sums.clear();
-  weigh_codes<R, C, false>(sums, at, at, segment.strip_begin, segment.strip_end, 4 * shape.head_dim,
-                           work.planes + row * kPlaneBytes);
+  weigh_codes<R, C, false>(sums, at, segment.strip_begin, segment.strip_end, 4 * shape.head_dim,
+                           segment.fetch, work.planes + row * kPlaneBytes);
   merge_codes(sums, work.rows + row, work.values + row,
               work.records + static_cast<std::size_t>(row) * shape.record_stride,
               shape.record_stride, channel);
@@ -182,7 +198,11 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
     std::uint8_t* out = bytes + first * 16 * shape.head_dim;
     const CodecId codec = places.layout(begin).codec;
     const bool is_tile = cache::is_tile_codec(codec);
-    if (is_tile) unpack_values_of(codec, places.codes(first, 0), shape.head_dim, out, out);
+    if (is_tile) {
+      with_tile_codec(codec, [&](auto tile) {
+        unpack_values<tile()>(places.codes(first, 0), shape.head_dim, out);
+      });
+    }
     for (int strip = begin; strip < end; ++strip) {
       strips[strip] =
           is_tile ? out + (strip - first) * 16 * shape.head_dim : places.codes(strip, 0);
@@ -193,7 +213,7 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
                              shape.k_strip_bytes / 16, shape.n_rows);
   for_each_group(block, [&](int group, int begin, int end) {
     load_value_scales(segment, places, 0, group, scales);
-    make_factors(block, segment, scales, group, 0, shape.n_rows, shape.record_stride, work);
+    make_staged_factors(block, segment, scales, group, shape, work);
     for_value_rows(shape.n_rows, [&](auto n_rows, int row) {
       next_keys.step();
       if (!sees_any(work.rows + row, n_rows(), 0, kSegmentTokens)) return;
@@ -202,25 +222,45 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
   });
 }
 
-/// One kv head's strips [begin, end) in the rows' sums so far, which are kept in `sums` between
-/// stretches: [R][2][head_dim].
+/// Strips [begin, end) of V of one kv head: codes, or a tile of `codec`.
+struct ValueChunk {
+  CodecId codec;
+  int begin, end;  ///< in the segment
+  const std::uint8_t* const* strips;
+  FetchAhead& fetch;
+};
+
 template <int R, int C>
-HWY_INLINE void add_stretch(const std::uint8_t* const* strips, const std::uint8_t* const* ahead,
-                            int begin, int end, bool is_first, bool is_last, const Shape& shape,
-                            const Work& work, int row, int channel, std::int32_t* kept) {
-  const std::uint8_t *at[kSegmentStrips], *next[kSegmentStrips];
-  for (int strip = begin; strip < end; ++strip) {
-    at[strip] = strips[strip] + 4 * channel;
-    next[strip] = ahead[strip] + 4 * channel;
+HWY_INLINE void add_chunk(const ValueChunk& chunk, int channel, int head_dim,
+                          const std::uint8_t* planes, CodeSums<R, C>& sums) {
+  if (cache::is_tile_codec(chunk.codec)) {
+    const int first = chunk.begin / kChunkStrips * kChunkStrips;
+    with_tile_codec(chunk.codec, [&](auto tile) {
+      weigh_packed<tile(), R, C>(sums, *chunk.strips, head_dim, channel, chunk.fetch,
+                                 planes + 32 * first);
+    });
+    return;
   }
+  const std::uint8_t* at[kChunkStrips];
+  const int n_strips = chunk.end - chunk.begin;
+  for (int i = 0; i < n_strips; ++i) at[i] = chunk.strips[i] + 4 * channel;
+  weigh_codes<R, C, true>(sums, at, 0, n_strips, 4 * head_dim, chunk.fetch,
+                          planes + 32 * chunk.begin);
+}
+
+/// Adds a chunk to the rows' sums so far, which are kept in `kept` between chunks:
+/// [R][2][head_dim].
+template <int R, int C>
+HWY_INLINE void weigh_panels(const ValueChunk& chunk, bool is_first, bool is_last,
+                             const Shape& shape, const Work& work, int row, int channel,
+                             std::int32_t* kept) {
   CodeSums<R, C> sums;
   if (is_first) {
     sums.clear();
   } else {
     sums.load(kept + channel, shape.head_dim);
   }
-  weigh_codes<R, C, true>(sums, at, next, begin, end, 4 * shape.head_dim,
-                          work.planes + row * kPlaneBytes);
+  add_chunk(chunk, channel, shape.head_dim, work.planes + row * kPlaneBytes, sums);
   if (!is_last) {
     sums.store(kept + channel, shape.head_dim);
     return;
@@ -231,56 +271,60 @@ HWY_INLINE void add_stretch(const std::uint8_t* const* strips, const std::uint8_
 }
 
 template <int R>
-HWY_NOINLINE void weigh_stretch(const std::uint8_t* const* strips, const std::uint8_t* const* ahead,
-                                int begin, int end, bool is_first, bool is_last, const Shape& shape,
-                                const Work& work, int row, int channel, int channel_end,
-                                std::int32_t* kept) {
+HWY_NOINLINE void weigh_chunk(const ValueChunk& chunk, bool is_first, bool is_last,
+                              const Shape& shape, const Work& work, int row, int channel,
+                              int channel_end, std::int32_t* kept) {
   constexpr int C = strips_beside(2 * R);
   for (; channel + 16 * C <= channel_end; channel += 16 * C) {
-    add_stretch<R, C>(strips, ahead, begin, end, is_first, is_last, shape, work, row, channel,
-                      kept);
+    weigh_panels<R, C>(chunk, is_first, is_last, shape, work, row, channel, kept);
   }
   for (; C > 1 && channel < channel_end; channel += 16) {
-    add_stretch<R, 1>(strips, ahead, begin, end, is_first, is_last, shape, work, row, channel,
-                      kept);
+    weigh_panels<R, 1>(chunk, is_first, is_last, shape, work, row, channel, kept);
+  }
+}
+
+/// The factors of all rows of a block of one position: a kv head's see the same.
+void make_direct_factors(const Block& block, const Segment& segment, const Places& places,
+                         int group, const Shape& shape, const Work& work) {
+  const int n_rows = block.heads_per_kv_head();
+  const int n_groups = cache::channel_groups(block.kv->rows.v.codec, shape.head_dim);
+  const Row& seen_by_all = work.rows[0];
+  SeenScales seen;
+  for (int head = 0; head < block.n_kv_heads; ++head) {
+    load_value_scales(segment, places, head, group, seen);
+    see_scales(seen_by_all.begin, seen_by_all.end, seen);
+    const auto write = choose_write_factors(seen.has_centre, group, n_groups);
+    for (int r = head * n_rows; r < (head + 1) * n_rows; ++r) {
+      // A window may begin within a tile, which is weighed as a whole.
+      std::uint8_t* planes = work.planes + static_cast<std::ptrdiff_t>(r) * kPlaneBytes;
+      const int first = segment.strip_begin / kChunkStrips * kChunkStrips;
+      std::fill(planes + 32 * first, planes + 32 * segment.strip_begin, std::uint8_t{0});
+      make_factors(segment, seen, write, group, r, shape.record_stride, work);
+    }
   }
 }
 
 void weigh_direct_codes(const Block& block, const Segment& segment, const Shape& shape,
                         const Work& work) {
   const Places places(block, segment, true);
-  const int n_rows = block.heads_per_kv_head(), head_dim = shape.head_dim;
+  const ReadingOrder order(block, segment, places);
+  const int n_rows = block.heads_per_kv_head();
   auto* kept = reinterpret_cast<std::int32_t*>(work.v);  // [rows][2][head_dim]
-  auto* bytes = reinterpret_cast<std::uint8_t*>(kept + 2 * kMaxDirectRows * head_dim);
-  ValueScales scales;
-  const std::uint8_t *strips[kSegmentStrips], *ahead[kSegmentStrips];
-  const Ahead next(block, segment, true);
+  FetchAhead nothing;  // with rows that read once more what others have read
   for_each_group(block, [&](int group, int channel, int channel_end) {
-    for (int head = 0; head < block.n_kv_heads; ++head) {
-      load_value_scales(segment, places, head, group, scales);
-      make_factors(block, segment, scales, group, head * n_rows, n_rows, shape.record_stride, work);
-    }
+    make_direct_factors(block, segment, places, group, shape, work);
+    const std::uint8_t* const* strips = order.begin();
     for_each_stretch(segment, [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
-      for (int head = 0; head < block.n_kv_heads; ++head) {
-        next.find(begin, end, head, ahead);
-        const CodecId codec = places.layout(begin).codec;
-        const int first = begin / kChunkStrips * kChunkStrips;
-        if (cache::is_tile_codec(codec)) {
-          const std::uint8_t* codes = places.codes(first, head);
-          unpack_values_of(codec, codes, head_dim, ahead[begin] != nullptr ? ahead[begin] : codes,
-                           bytes);
-        }
-        for (int strip = begin; strip < end; ++strip) {
-          strips[strip] = cache::is_tile_codec(codec) ? bytes + (strip - first) * 16 * head_dim
-                                                      : places.codes(strip, head);
-          // Where nothing follows, what is here already: fetched at no cost.
-          if (ahead[strip] == nullptr || cache::is_tile_codec(codec)) ahead[strip] = strips[strip];
-        }
+      const cache::SideLayout& layout = places.layout(begin);
+      const int n_strips = end - places.first_read(begin);
+      for (int head = 0; head < block.n_kv_heads; ++head, strips += n_strips) {
         for_value_rows(n_rows, [&](auto n, int r) {
+          const ValueChunk chunk{layout.codec, begin, end, strips,
+                                 r == 0 ? segment.fetch : nothing};
           const int row = head * n_rows + r;
-          weigh_stretch<n()>(strips, ahead, begin, end, is_first, is_last, shape, work, row,
-                             channel, channel_end, kept + 2 * row * head_dim);
+          weigh_chunk<n()>(chunk, is_first, is_last, shape, work, row, channel, channel_end,
+                           kept + 2 * row * shape.head_dim);
         });
       }
     });

@@ -38,27 +38,23 @@ struct KeyChunk {
   int n_strips = 0;
   int group_channels = 0;  ///< that share a scale
   const std::uint8_t* strips[kChunkStrips];
-  const std::uint8_t* ahead[kChunkStrips];  ///< fetched meanwhile: as many bytes
   HWY_ALIGN float scale[kMaxGroups][kChunkTokens];
   HWY_ALIGN float centre[kMaxGroups][kChunkTokens];
 };
 
-/// Scores of R rows against strips [first, first + S) of a chunk.
+/// Scores of R rows against strips [first, first + S) of a chunk. With kFetches, as many lines of
+/// `fetch` are fetched.
 ///
 /// Shapes    q: codes [head_dim / 4][R][4]; scores: rows kSegmentTokens apart
-template <int R, int S, bool kHasCentre, bool kPrefetch>
+template <int R, int S, bool kHasCentre, bool kFetches>
 HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQuery* queries,
-                                 const KeyChunk& chunk, int first, int head_dim,
+                                 const KeyChunk& chunk, int first, int head_dim, FetchAhead& fetch,
                                  float* HWY_RESTRICT scores) {
   using Dot = sn::Dot<8, 128>;
   constexpr int kVecs = S * kRegs;
   const Tag16 tag;
   using V = hn::Vec<Tag16>;
   V total[kHasCentre ? R : 1][kHasCentre ? kVecs : 1];
-  // One strip after the other is fetched while all are read side by side: streams that alternate
-  // are slower to fetch (ADR 0008).
-  [[maybe_unused]] const std::uint8_t* fetch = nullptr;
-  [[maybe_unused]] int next_strip = 0, next_strip_quad = 0;
   for (int channel = 0, group = 0; channel < head_dim; channel += chunk.group_channels, ++group) {
     typename Dot::Sum acc[R][kVecs];
 #pragma GCC unroll kUnroll
@@ -74,14 +70,7 @@ HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQ
         const int at = quad * 64 + j % kRegs * kRegBytes;
         k[j] = Dot::prepare(sn::LoadBytes(chunk.strips[first + j / kRegs] + at));
       }
-      if constexpr (kPrefetch) {
-        if (quad == next_strip_quad) {
-          fetch = chunk.ahead[first + next_strip++];
-          next_strip_quad += head_dim / 4 / S;
-        }
-#pragma GCC unroll kUnroll
-        for (int line = 0; line < S; ++line, fetch += 64) hwy::Prefetch(fetch);
-      }
+      if constexpr (kFetches) fetch.lines<S>();
 #pragma GCC unroll kUnroll
       for (int r = 0; r < R; ++r) {
         const auto factor = sn::BroadcastQuad(q + (quad * R + r) * 4);
@@ -110,28 +99,31 @@ HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQ
   }
 }
 
-template <int R, bool kHasCentre, bool kPrefetch>
+template <int R, bool kHasCentre, bool kFetches>
 HWY_NOINLINE void score_codes(const std::int8_t* q, const CodedQuery* queries,
-                              const KeyChunk& chunk, int head_dim, float* scores) {
+                              const KeyChunk& chunk, int head_dim, FetchAhead& fetch,
+                              float* scores) {
   constexpr int S = strips_beside(R);
   int i = 0;
   for (; i + S <= chunk.n_strips; i += S) {
-    score_codes_tile<R, S, kHasCentre, kPrefetch>(q, queries, chunk, i, head_dim, scores + i * 16);
+    score_codes_tile<R, S, kHasCentre, kFetches>(q, queries, chunk, i, head_dim, fetch,
+                                                 scores + i * 16);
   }
   for (; S > 1 && i < chunk.n_strips; ++i) {
-    score_codes_tile<R, 1, kHasCentre, kPrefetch>(q, queries, chunk, i, head_dim, scores + i * 16);
+    score_codes_tile<R, 1, kHasCentre, kFetches>(q, queries, chunk, i, head_dim, fetch,
+                                                 scores + i * 16);
   }
 }
 
 using ScoreCodesFunction = void (*)(const std::int8_t*, const CodedQuery*, const KeyChunk&, int,
-                                    float*);
+                                    FetchAhead&, float*);
 
-template <bool kHasCentre, bool kPrefetch, int R = 1>
+template <bool kHasCentre, bool kFetches, int R = 1>
 ScoreCodesFunction choose_score_codes(int n_rows) {
   if constexpr (R < kMaxDirectHeads) {
-    if (n_rows > R) return choose_score_codes<kHasCentre, kPrefetch, R + 1>(n_rows);
+    if (n_rows > R) return choose_score_codes<kHasCentre, kFetches, R + 1>(n_rows);
   }
-  return score_codes<R, kHasCentre, kPrefetch>;
+  return score_codes<R, kHasCentre, kFetches>;
 }
 
 /// Sums of R rows x C panels of 16 channels: of both planes of the factors.
@@ -170,11 +162,12 @@ struct CodeSums {
 };
 
 /// Adds strips [begin, end) of a segment. `strips` point at the first of the channels; a strip is
-/// four quads of tokens, `quad_stride` bytes apart. With kPrefetch, fetches as much from `ahead`.
-template <int R, int C, bool kPrefetch>
-HWY_INLINE void weigh_codes(CodeSums<R, C>& sums, const std::uint8_t* const* strips,
-                            const std::uint8_t* const* ahead, int begin, int end,
-                            std::ptrdiff_t quad_stride, const std::uint8_t* HWY_RESTRICT planes) {
+/// four quads of tokens, `quad_stride` bytes apart. With kFetches, as many lines of `fetch` are
+/// fetched.
+template <int R, int C, bool kFetches>
+HWY_INLINE void weigh_codes(CodeSums<R, C>& sums, const std::uint8_t* const* strips, int begin,
+                            int end, std::ptrdiff_t quad_stride, FetchAhead& fetch,
+                            const std::uint8_t* HWY_RESTRICT planes) {
   for (int strip = begin; strip < end; ++strip) {
     for (int quad = 0; quad < 4; ++quad) {
       const std::uint8_t* values = strips[strip] + quad * quad_stride;
@@ -182,10 +175,8 @@ HWY_INLINE void weigh_codes(CodeSums<R, C>& sums, const std::uint8_t* const* str
 #pragma GCC unroll kUnroll
       for (int j = 0; j < C * kRegs; ++j) {
         v[j] = sn::LoadBytes(values + j * kRegBytes);
-        if (kPrefetch && j % kRegs == 0) {
-          hwy::Prefetch(ahead[strip] + quad * quad_stride + j * kRegBytes);
-        }
       }
+      if constexpr (kFetches) fetch.lines<C>();
 #pragma GCC unroll kUnroll
       for (int r = 0; r < R; ++r) {
         const auto* factors =

@@ -19,6 +19,7 @@
 #include "attention/codes-inl.h"
 #include "attention/codes_places.h"
 #include "attention/factors-inl.h"
+#include "attention/packed-inl.h"
 #include "attention/unpack-inl.h"
 #include "cache/codec/tile_codec.h"
 #include "simd/hadamard-inl.h"
@@ -26,8 +27,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
-
-using cache::CodecId;
 
 /// Codes of one row: q = factor * code, with the Hadamard transform where K has it.
 void encode_query(const float* q, int head_dim, bool is_hadamard, int group_channels, float scale,
@@ -93,72 +92,28 @@ void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work
   }
 }
 
-void unpack_keys_of(CodecId codec, const std::uint8_t* codes, const cache::KTileMeta& meta,
-                    int head_dim, const std::uint8_t* ahead, std::uint8_t* out) {
-#if HWY_TARGET == HWY_SCALAR
-  (void)ahead;
-  cache::unpack_k_tile_codes(codec, head_dim, codes, out);
-  for (int i = 0; i < kChunkTokens * head_dim; ++i) {
-    const int d = i / 64 % (head_dim / 4) * 4 + i % 4;
-    out[i] = static_cast<std::uint8_t>(meta.step[d] * out[i] + meta.offset[d] + 128);
-  }
-#else
-  switch (codec) {
-    case CodecId::kTile3:
-      return unpack_keys<CodecId::kTile3>(codes, meta, head_dim, ahead, out);
-    case CodecId::kTile4:
-      return unpack_keys<CodecId::kTile4>(codes, meta, head_dim, ahead, out);
-    default:
-      return unpack_keys<CodecId::kTile5>(codes, meta, head_dim, ahead, out);
-  }
-#endif
-}
-
-void unpack_values_of(CodecId codec, const std::uint8_t* codes, int head_dim,
-                      const std::uint8_t* ahead, std::uint8_t* out) {
-#if HWY_TARGET == HWY_SCALAR
-  (void)ahead;
-  cache::unpack_v_tile_codes(codec, head_dim, codes, reinterpret_cast<std::int8_t*>(out));
-#else
-  switch (codec) {
-    case CodecId::kTile3:
-      return unpack_values<CodecId::kTile3>(codes, head_dim, ahead, out);
-    case CodecId::kTile4:
-      return unpack_values<CodecId::kTile4>(codes, head_dim, ahead, out);
-    default:
-      return unpack_values<CodecId::kTile5>(codes, head_dim, ahead, out);
-  }
-#endif
-}
-
 /// Strips [begin, end) of the segment, which lie in one stretch of 64 tokens, of a kv head.
-/// `ahead`: what is fetched meanwhile, by strip of the segment.
 void load_keys(const Block& block, const Places& places, int head, int begin, int end,
-               const std::uint8_t* const* ahead, const Work& work, KeyChunk& chunk) {
+               const Work& work, KeyChunk& chunk) {
   const int head_dim = block.params->head_dim;
   const CodecId codec = places.layout(begin).codec;
   chunk.n_strips = end - begin;
   chunk.group_channels = key_group_channels(block);
   if (cache::is_tile_codec(codec)) {  // of which the tile is whole
-    const cache::KTileMeta meta(head_dim, places.meta(begin / kChunkStrips * kChunkStrips, head));
+    const int first = begin / kChunkStrips * kChunkStrips;
+    const PackedKeys keys(places.codes(first, head), places.meta(first, head), head_dim);
     auto* bytes = reinterpret_cast<std::uint8_t*>(work.k);
-    const std::uint8_t* codes = places.codes(begin / kChunkStrips * kChunkStrips, head);
-    unpack_keys_of(codec, codes, meta, head_dim, ahead[begin] != nullptr ? ahead[begin] : codes,
-                   bytes);
-    HWY_ALIGN float scale[kChunkTokens];
-    unpack_scales<cache::kKScaleShift>(meta.scale, cache::kKScaleBias, meta.token_base, meta.base,
-                                       kChunkTokens, scale);
-    const int skipped = begin % kChunkStrips;
-    std::copy(scale + 16 * skipped, scale + kChunkTokens, chunk.scale[0]);
+    with_tile_codec(
+        codec, [&](auto tile) { unpack_keys<tile()>(keys.codes, keys.meta, head_dim, bytes); });
+    std::copy(keys.scale + 16 * (begin - first), keys.scale + kChunkTokens, chunk.scale[0]);
     for (int i = 0; i < chunk.n_strips; ++i) {
-      chunk.strips[i] = chunk.ahead[i] = bytes + (skipped + i) * 16 * head_dim;
+      chunk.strips[i] = bytes + (begin - first + i) * 16 * head_dim;
     }
     return;
   }
   const int n_groups = cache::channel_groups(codec, head_dim);
   for (int i = 0; i < chunk.n_strips; ++i) {
     chunk.strips[i] = places.codes(begin + i, head);
-    chunk.ahead[i] = ahead[begin + i] != nullptr ? ahead[begin + i] : chunk.strips[i];
     const std::uint8_t* meta = places.meta(begin + i, head);
     for (int group = 0; group < n_groups; ++group) {
       unpack_halves(meta, chunk.scale[group] + 16 * i);

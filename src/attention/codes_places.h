@@ -7,12 +7,8 @@
 
 #include "attention/kernel.h"
 #include "attention/segment.h"
-#include "hwy/cache_control.h"
 
 namespace kvasir::attention {
-
-/// Measured: 2 and 3 are equal for tiles; 1, 3 and 4 are 5 to 10 % slower for int8.
-inline constexpr int kHeadsAhead = 2;
 
 /// Where strip `strip` of the segment lies in K, or V, of a kv head counted from the block's first.
 struct Places {
@@ -24,6 +20,12 @@ struct Places {
         metas(is_v ? segment.v_meta : segment.k_meta) {}
   const cache::SideLayout& layout(int strip) const {
     return is_tile[strip / kChunkStrips] ? tiles : rows;
+  }
+  /// Whether its codes are those of a tile, which is then read as a whole.
+  bool is_packed(int strip) const { return cache::is_tile_codec(layout(strip).codec); }
+  /// The first strip that is read of strips from `strip` of a stretch.
+  int first_read(int strip) const {
+    return is_packed(strip) ? strip / kChunkStrips * kChunkStrips : strip;
   }
   const std::uint8_t* codes(int strip, int head) const {
     return strips[strip] + static_cast<std::size_t>(head) * layout(strip).head_stride;
@@ -47,61 +49,26 @@ void for_each_stretch(const Segment& segment, Visit visit) {
   }
 }
 
-/// What is fetched while a stretch of a kv head is read: what lies kHeadsAhead kv heads on in the
-/// order of reading, stretch by stretch; behind the last one of K is the first one of V, and behind
-/// that of V the next segment's K.
-class Ahead {
+/// The strips of K, or V, of a segment in the order in which a direct block reads them: stretch by
+/// stretch of 64 tokens, in it kv head by kv head. Of a tile all strips, be some below a window.
+class ReadingOrder {
  public:
-  Ahead(const Block& block, const Segment& segment, bool is_v)
-      : here_(block, segment, is_v),
-        segment_(segment),
-        n_heads_(block.n_kv_heads),
-        n_then_(is_v ? segment.n_next : segment.strip_end - segment.strip_begin),
-        then_(is_v ? segment.next_k : segment.v + segment.strip_begin),
-        then_meta_(is_v ? segment.next_k_meta : segment.v_meta + segment.strip_begin) {
-    const cache::PagedKvView& kv = *block.kv;
-    const Places values(block, segment, true);
-    then_layout_ =
-        is_v ? (kv.has_tiles() ? &kv.tiles.k : &kv.rows.k) : &values.layout(segment.strip_begin);
-  }
-  /// Fills in `ahead` for strips [begin, end) of a kv head, and fetches their scales.
-  void find(int begin, int end, int head, const std::uint8_t** ahead) const {
-    int stretch = begin / kChunkStrips;
-    for (head += kHeadsAhead; head >= n_heads_; head -= n_heads_) ++stretch;
-    const int first = stretch == begin / kChunkStrips ? begin : stretch * kChunkStrips;
-    const int last_stretch = (segment_.strip_end + kChunkStrips - 1) / kChunkStrips;
-    const auto offset = static_cast<std::size_t>(head);
-    const bool is_here = first < segment_.strip_end;
-    const int then = (stretch - last_stretch) * kChunkStrips;
-    const cache::SideLayout& layout = is_here ? here_.layout(first) : *then_layout_;
-    const std::uint8_t* meta = nullptr;
-    if (is_here) {
-      meta = here_.meta(first, head);
-    } else if (then < n_then_) {
-      meta = then_meta_[then] + offset * layout.meta_head_stride;
-    }
-    for (int i = 0; i < end - begin; ++i) {
-      const std::uint8_t* at = nullptr;
-      if (is_here) {
-        if (first + i < segment_.strip_end) at = here_.codes(first + i, head);
-      } else if (then + i < n_then_) {
-        at = then_[then + i] + offset * layout.head_stride;
+  ReadingOrder(const Block& block, const Segment& segment, const Places& places) {
+    int n = 0;
+    for_each_stretch(segment, [&](int begin, int end) {
+      const std::size_t head_stride = places.layout(begin).head_stride;
+      for (int head = 0; head < block.n_kv_heads; ++head) {
+        const std::size_t offset = static_cast<std::size_t>(head) * head_stride;
+        for (int strip = places.first_read(begin); strip < end; ++strip) {
+          strips_[n++] = places.strips[strip] + offset;
+        }
       }
-      ahead[begin + i] = at;
-    }
-    if (meta == nullptr) return;
-    for (std::size_t byte = 0; byte < kChunkStrips * layout.meta_strip_stride; byte += 64) {
-      hwy::Prefetch(meta + byte);
-    }
+    });
   }
+  const std::uint8_t* const* begin() const { return strips_; }
 
  private:
-  const Places here_;
-  const Segment& segment_;
-  const int n_heads_, n_then_;
-  const std::uint8_t* const* then_;
-  const std::uint8_t* const* then_meta_;
-  const cache::SideLayout* then_layout_;
+  const std::uint8_t* strips_[kMaxDirectRows * kSegmentStrips];
 };
 
 }  // namespace kvasir::attention

@@ -30,49 +30,46 @@ struct ValueScales {
   HWY_ALIGN float centre[kSegmentTokens];
 };
 
-/// The same of the tokens that some rows see, 0 beside them; scales relative to the largest, which
-/// becomes kMaxFactor. Rows that see the same tokens share it.
-struct SeenScales {
+/// The same of the tokens [begin, end) that some rows see, 0 beside them up to whole strips; scales
+/// relative to the largest, which becomes kMaxFactor.
+struct SeenScales : ValueScales {
   int begin = -1, end = -1;
-  bool has_centre = false;
   float unit = 0.0f;  ///< of a factor's code; NaN if some scale is not finite
-  HWY_ALIGN float scale[kSegmentTokens];
-  HWY_ALIGN float centre[kSegmentTokens];
 };
 
-/// `from`'s tokens [begin, end), and zeros up to whole strips.
-HWY_INLINE void copy_seen(const float* HWY_RESTRICT from, int begin, int end,
-                          float* HWY_RESTRICT to) {
-  const int first = begin / 16 * 16, last = (end + 15) / 16 * 16;
-  std::copy(from + first, from + last, to + first);
-  std::fill(to + first, to + begin, 0.0f);
-  std::fill(to + end, to + last, 0.0f);
-}
-
-HWY_INLINE void see_scales(const ValueScales& scales, int begin, int end, SeenScales& seen) {
+/// Makes the scales in `seen`, whatever they were loaded from, those of tokens [begin, end).
+HWY_INLINE void see_scales(int begin, int end, SeenScales& seen) {
   seen.begin = begin;
   seen.end = end;
-  seen.has_centre = scales.has_centre;
-  copy_seen(scales.scale, begin, end, seen.scale);
-  if (scales.has_centre) copy_seen(scales.centre, begin, end, seen.centre);
-  const Tag16 tag;
   const int from = begin / 16 * 16, to = (end + 15) / 16 * 16;
+  for (float* scales : {seen.scale, seen.centre}) {
+    std::fill(scales + from, scales + begin, 0.0f);
+    std::fill(scales + end, scales + to, 0.0f);
+    if (!seen.has_centre) break;
+  }
+  const Tag16 tag;
   auto largest = hn::Zero(tag), zeros = hn::Zero(tag);
   for (int t = from; t < to; t += kLanes) {
     const auto scale = hn::Load(tag, seen.scale + t);
     largest = hn::Max(largest, scale);
     zeros = hn::Add(zeros, hn::Mul(scale, hn::Zero(tag)));
   }
-  HWY_ALIGN float lanes[16];
-  hn::Store(zeros, tag, lanes);
-  float zero = 0.0f;
-  for (int i = 0; i < kLanes; ++i) zero += lanes[i];
+  const float zero = hn::GetLane(hn::SumOfLanes(tag, zeros));  // NaN if some scale is not finite
   const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
   seen.unit = most / kMaxFactor + zero;
   const auto inverse = hn::Set(tag, most > 0.0f && zero == 0.0f ? kMaxFactor / most : 0.0f);
   for (int t = from; t < to; t += kLanes) {
     hn::Store(hn::Mul(hn::Load(tag, seen.scale + t), inverse), tag, seen.scale + t);
   }
+}
+
+/// The same from those of a whole segment.
+HWY_INLINE void see_scales(const ValueScales& scales, int begin, int end, SeenScales& seen) {
+  const int from = begin / 16 * 16, to = (end + 15) / 16 * 16;
+  seen.has_centre = scales.has_centre;
+  std::copy(scales.scale + from, scales.scale + to, seen.scale + from);
+  if (scales.has_centre) std::copy(scales.centre + from, scales.centre + to, seen.centre + from);
+  see_scales(begin, end, seen);
 }
 
 /// Stores numbers of 0..255 as bytes.
@@ -96,7 +93,8 @@ struct FactorSums {
 /// channels; with kHasExponents they are what is there.
 template <bool kHasCentre, bool kKeepsExponents, bool kHasExponents>
 HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
-                                      const SeenScales& seen, std::uint8_t* HWY_RESTRICT planes) {
+                                      const SeenScales& seen, FetchAhead& fetch,
+                                      std::uint8_t* HWY_RESTRICT planes) {
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
   using V = hn::Vec<Tag16>;
@@ -108,6 +106,7 @@ HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
   for (int g = 0; g < kRegs; ++g) sum[g] = centre[g] = hn::Zero(tag);
   for (int t = from; t < to; t += 16) {
     std::uint8_t* out = planes + 2 * t;
+    fetch.lines<1>();
 #pragma GCC unroll kUnroll
     for (int g = 0; g < kRegs; ++g, out += kLanes) {
       const int at = t + g * kLanes;
@@ -135,7 +134,7 @@ HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
   return {kHasExponents ? 0.0f : sum_of(sum), kHasCentre ? sum_of(centre) : 0.0f};
 }
 
-using WriteFactors = FactorSums (*)(float*, float, const SeenScales&, std::uint8_t*);
+using WriteFactors = FactorSums (*)(float*, float, const SeenScales&, FetchAhead&, std::uint8_t*);
 
 /// `group` of `n_groups`.
 HWY_INLINE WriteFactors choose_write_factors(bool has_centre, int group, int n_groups) {

@@ -218,7 +218,9 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
       clear_headers(work.records, shape.n_rows, shape.record_stride);
     }
     find_visible(block, index, work.rows, segment);
-    find_strips(block, index, index + 1 < segment_end, segment);
+    // What follows is most often this thread's next task.
+    find_strips(block, index, index + 1 < block.segment_end, segment);
+    if (block.is_direct()) segment.fetch.begin(block, index);
     functions.score(block, segment, shape, tiles, work);
     functions.weigh(block, segment, shape, tiles, work);
   }

@@ -47,6 +47,13 @@ class StripWalk {
 
 }  // namespace
 
+StripRange visible_strips(const Block& block, int index) {
+  const int first = first_visible(block.first_pos, block.params->window) / 16;
+  const int last = (block.first_pos + block.n_positions - 1) / 16;
+  return {std::max(first, index * kSegmentStrips),
+          std::min(last + 1, (index + 1) * kSegmentStrips)};
+}
+
 void find_visible(const Block& block, int index, Row* rows, Segment& segment) {
   const int base = index * kSegmentTokens;
   segment.token_begin = kSegmentTokens;
@@ -85,11 +92,10 @@ void find_strips(const Block& block, int index, bool goes_on, Segment& segment) 
   }
   const int next = (index + 1) * kSegmentStrips;
   const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
-  const int most = block.is_direct() && !has_meta ? kChunkStrips : kSegmentStrips;
+  const int most = block.is_direct() ? kChunkStrips : kSegmentStrips;
   segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, most) : 0;
   for (int strip = 0; strip < segment.n_next; ++strip, walk.next()) {
     segment.next_k[strip] = walk.k();
-    if (has_meta) segment.next_k_meta[strip] = walk.k_meta();
   }
 }
 

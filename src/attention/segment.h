@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/fetch_ahead.h"
 #include "attention/work.h"
 
 namespace kvasir::attention {
@@ -23,10 +24,10 @@ struct Segment {
   /// Of coded K and V: their scales, and which stretches of 64 tokens are tiles.
   const std::uint8_t* k_meta[kSegmentStrips];
   const std::uint8_t* v_meta[kSegmentStrips];
-  const std::uint8_t* next_k_meta[kSegmentStrips];  ///< beside next_k
   bool is_tile[kSegmentStrips / kChunkStrips];
   const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
   int n_next = 0;                              ///< 0: the task ends here
+  mutable FetchAhead fetch;                    ///< of coded K and V, in direct blocks
 };
 
 /// What a block's kernels share besides the segment.
@@ -48,6 +49,12 @@ struct Tiles {
   int first_row(int tile) const { return tile * height + std::min(tile, n_taller); }
   int rows(int tile) const { return height + (tile < n_taller ? 1 : 0); }
 };
+
+/// Strips of the sequence that lie in segment `index` and that some row of the block sees.
+struct StripRange {
+  int begin, end;
+};
+StripRange visible_strips(const Block& block, int index);
 
 /// Fills in what each row and the block as a whole see of segment `index`.
 void find_visible(const Block& block, int index, Row* rows, Segment& segment);

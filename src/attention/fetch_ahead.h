@@ -1,0 +1,65 @@
+// What a direct block of coded K and V fetches while it computes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/kernel.h"
+#include "hwy/cache_control.h"
+
+namespace kvasir::attention {
+
+/// The lines that a block reads of a segment, in its order (K's codes and scales, V's, then the
+/// beginning of the next segment's K), fetched a constant number of lines before they are read.
+///
+/// A core reads at its full rate only with some hundred lines under way, and what is fetched must
+/// still lie in L1 when it is read: lines under way leave loads that miss it nothing to wait in
+/// (measured: docs/benchmarks.md, "Quantized K and V").
+class FetchAhead {
+ public:
+  /// Starts over with segment `index` of the block, whose first kLead lines are under way.
+  void begin(const Block& block, int index);
+
+  /// Fetches the next lines; to be called as often as lines are read.
+  template <int kLines>
+  void lines() {
+    if (at_ == nullptr) return;
+#pragma GCC unroll 8
+    for (int line = 0; line < kLines; ++line) hwy::Prefetch(at_ + kLineBytes * line);
+    at_ += kLineBytes * kLines;
+    if (at_ >= end_) next_run();
+  }
+
+ private:
+  static constexpr std::size_t kLineBytes = 64;
+  /// Measured: 96 to 192 are within 3 %, 64 and 256 are 10 % slower.
+  static constexpr std::size_t kLead = 160;
+  /// Pages of 16 tokens have 64, larger ones than a stretch four for each of its kv heads; more are
+  /// not fetched.
+  static constexpr int kMostRuns = 320;
+  struct Run {
+    const std::uint8_t *begin, *end;
+    std::size_t n_lines() const {
+      return (static_cast<std::size_t>(end - begin) + kLineBytes - 1) / kLineBytes;
+    }
+  };
+
+  void add(const Block& block, int index, bool is_v);
+  void add(const std::uint8_t* from, std::size_t bytes) {
+    if (bytes > 0 && n_ < kMostRuns) runs_[n_++] = {from, from + bytes};
+  }
+  /// Leaves out the first kLead lines of all runs; keeps no more than these of runs from `first`.
+  void skip_lead();
+  void keep_lead(int first);
+  void next_run() {
+    at_ = next_ < n_ ? runs_[next_].begin : nullptr;
+    if (at_ != nullptr) end_ = runs_[next_++].end;
+  }
+
+  const std::uint8_t *at_ = nullptr, *end_ = nullptr;
+  int n_ = 0, next_ = 0;
+  Run runs_[kMostRuns];
+};
+
+}  // namespace kvasir::attention
