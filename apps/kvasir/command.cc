@@ -192,6 +192,14 @@ Result<std::string> ModelFlags::path() const {
                            path)};
 }
 
+std::string ModelFlags::kv_type_k() const {
+  return our_kv_type(kv_type_k_.empty() ? kv_type_ : kv_type_k_);
+}
+
+std::string ModelFlags::kv_type_v() const {
+  return our_kv_type(kv_type_v_.empty() ? kv_type_ : kv_type_v_);
+}
+
 Result<engine::EngineOptions> ModelFlags::engine_options() const {
   engine::EngineOptions options;
   KVASIR_ASSIGN_OR_RETURN(options.model_path, path());

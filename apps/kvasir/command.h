@@ -78,6 +78,9 @@ class ModelFlags {
   /// directory. Errors: kInvalidArgument saying how to get one.
   Result<std::string> path() const;
   Result<engine::EngineOptions> engine_options() const;
+  /// Our names of K's and V's types.
+  std::string kv_type_k() const;
+  std::string kv_type_v() const;
   /// What --reuse-shifted asks for; absent: nothing is approximated.
   std::optional<engine::ShiftedReuse> shifted_reuse() const {
     return reuse_shifted_ ? std::optional(engine::ShiftedReuse()) : std::nullopt;

@@ -77,6 +77,8 @@ Status set_option(const char* flag, const std::string& option, engine::KvChoice&
 
 }  // namespace
 
+std::string our_kv_type(const std::string& name) { return std::string(ours_of(name)); }
+
 Result<engine::KvChoice> parse_kv_type(const char* flag, const std::string& name) {
   for (const TypeName& type : kTypes) {
     if (type.name != ours_of(name)) continue;

@@ -17,6 +17,9 @@
 
 namespace kvasir::cli {
 
+/// Our name of a type: of llama.cpp's the one that takes its place, others as they are.
+std::string our_kv_type(const std::string& name);
+
 /// Codecs and plan of one type's name. Errors: kInvalidArgument naming the flag.
 Result<engine::KvChoice> parse_kv_type(const char* flag, const std::string& name);
 

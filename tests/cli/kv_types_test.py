@@ -29,6 +29,20 @@ class KvTypes(unittest.TestCase):
             self.assertIn(b"kv type q8_0: int8 takes its place", done.stderr)
             self.assertIn(b"kv type q4_0: int4 takes its place", done.stderr)
 
+    def test_bench_names_types_and_not_codecs(self):
+        for flags, k, v in (
+            ((), "f16", "f16"),
+            (("--kv-type", "int4"), "int4", "int4"),
+            (("-ctk", "q4_0"), "int4", "f16"),
+            (("-ctk", "q8_0", "-ctv", "q4_0"), "int8", "int4"),
+            (("--kv-type", "int4", "-v", "int4-3"), "int4", "int4-3"),
+            (("--kv-type", "tile4"), "tile4", "tile4"),
+        ):
+            row = kvasir_json(*BENCH, *flags, "--json")[0]
+            self.assertEqual((row["type_k"], row["type_v"]), (k, v), flags)
+        table = kvasir(*BENCH, "-ctk", "q4_0", "-ctv", "int8-g64").stdout.decode()
+        self.assertIn("| int4 | int8-g64 |", table)
+
     def test_flags_of_several_letters_behind_one_dash(self):
         self.refused(USAGE, *BENCH, "-ctk", "int7", says="--kv-type-k: got 'int7', want f32")
         self.refused(USAGE, *BENCH, "-ctv", "int7", says="--kv-type-v: got 'int7', want f32")
