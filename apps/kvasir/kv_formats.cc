@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "command.h"
@@ -75,6 +77,66 @@ Status set_option(const char* flag, const std::string& option, engine::KvChoice&
                fmt::format("{}: got ':{}', want :tail=N, :sinks=N or :protect=N", flag, option)};
 }
 
+/// A format's text in parts.
+struct FormatText {
+  std::string k;
+  std::optional<std::string> v;      ///< absent: as `k`
+  std::vector<std::string> options;  ///< "tail=0"
+};
+
+FormatText split_format(const std::string& text) {
+  FormatText parts;
+  const std::size_t colon = text.find(':');
+  const std::string types = text.substr(0, colon);
+  const std::size_t slash = types.find('/');
+  parts.k = types.substr(0, slash);
+  if (slash != std::string::npos) parts.v = types.substr(slash + 1);
+  for (std::size_t begin = colon; begin != std::string::npos;) {
+    const std::size_t end = text.find(':', begin + 1);
+    parts.options.push_back(
+        text.substr(begin + 1, end == std::string::npos ? end : end - begin - 1));
+    begin = end;
+  }
+  return parts;
+}
+
+/// Without a look at whether options have tiles to speak of.
+Result<eval::KvFormat> read_format(const char* flag, const std::string& text) {
+  const FormatText parts = split_format(text);
+  eval::KvFormat format;
+  format.name = text;
+  KVASIR_ASSIGN_OR_RETURN(format.choice, parse_kv_type(flag, parts.k));
+  note_alias(parts.k);
+  if (parts.v) {
+    KVASIR_ASSIGN_OR_RETURN(const engine::KvChoice side, parse_kv_type(flag, *parts.v));
+    if (*parts.v != parts.k) note_alias(*parts.v);
+    format.choice.codecs.v = side.codecs.v;
+    format.choice.plan.clear();
+  }
+  for (const std::string& option : parts.options) {
+    KVASIR_RETURN_IF_ERROR(set_option(flag, option, format.choice));
+  }
+  return format;
+}
+
+/// Of a format's options, unless `others` has one with tiles.
+Status check_options(const char* flag, const eval::KvFormat& format,
+                     const std::vector<eval::KvFormat>& others) {
+  const FormatText parts = split_format(format.name);
+  for (const std::string& option : parts.options) {
+    const std::string name = ":" + option.substr(0, option.find('='));
+    const auto has = [&](const eval::KvFormat& one) {
+      return check_has_tiles(name, one.name, one.choice).has_value();
+    };
+    if (std::any_of(others.begin(), others.end(), has)) continue;
+    const Status status = check_has_tiles(name, format.name, format.choice);
+    if (!status) {
+      return Error{status.error().code, fmt::format("{}: {}", flag, status.error().message)};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string our_kv_type(const std::string& name) { return std::string(ours_of(name)); }
@@ -125,28 +187,19 @@ Status set_kv_sinks(const char* flag, int n_tokens, engine::KvChoice& choice) {
   return {};
 }
 
+Status check_has_tiles(const std::string& flag, const std::string& got,
+                       const engine::KvChoice& choice) {
+  const bool k_has = cache::is_tile_codec(choice.codecs.k);
+  const bool is_of_k = flag == "--kv-protect" || flag == ":protect";
+  if (k_has || (!is_of_k && cache::is_tile_codec(choice.codecs.v))) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("{}: concerns {} in tiles alone; got {}, want int4, int4-3 or int3",
+                           flag, is_of_k ? "K" : "K and V", got)};
+}
+
 Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text) {
-  const std::size_t colon = text.find(':');
-  const std::string types = text.substr(0, colon);
-  const std::size_t slash = types.find('/');
-  eval::KvFormat format;
-  format.name = text;
-  KVASIR_ASSIGN_OR_RETURN(format.choice, parse_kv_type(flag, types.substr(0, slash)));
-  note_alias(types.substr(0, slash));
-  if (slash != std::string::npos) {
-    KVASIR_ASSIGN_OR_RETURN(const engine::KvChoice side,
-                            parse_kv_type(flag, types.substr(slash + 1)));
-    note_alias(types.substr(slash + 1));
-    format.choice.codecs.v = side.codecs.v;
-    format.choice.plan.clear();
-  }
-  for (std::size_t begin = colon; begin != std::string::npos;) {
-    const std::size_t end = text.find(':', begin + 1);
-    KVASIR_RETURN_IF_ERROR(
-        set_option(flag, text.substr(begin + 1, end == std::string::npos ? end : end - begin - 1),
-                   format.choice));
-    begin = end;
-  }
+  KVASIR_ASSIGN_OR_RETURN(eval::KvFormat format, read_format(flag, text));
+  KVASIR_RETURN_IF_ERROR(check_options(flag, format, {}));
   return format;
 }
 
@@ -156,8 +209,11 @@ Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std
   for (; end != std::string::npos; begin = end + 1) {
     end = text.find(',', begin);
     KVASIR_ASSIGN_OR_RETURN(eval::KvFormat format,
-                            parse_kv_format(flag, text.substr(begin, end - begin)));
+                            read_format(flag, text.substr(begin, end - begin)));
     formats.push_back(std::move(format));
+  }
+  for (const eval::KvFormat& format : formats) {
+    KVASIR_RETURN_IF_ERROR(check_options(flag, format, formats));
   }
   return formats;
 }

@@ -33,10 +33,16 @@ Result<engine::KvChoice> choose_kv_types(const std::string& both, const std::str
 Status set_kv_tail(const char* flag, int n_tokens, engine::KvChoice& choice);
 Status set_kv_sinks(const char* flag, int n_tokens, engine::KvChoice& choice);
 
+/// Whether the choice has what `flag` speaks of: tiles, or, for --kv-protect, K in tiles. Errors:
+/// kInvalidArgument; `got` is the type.
+Status check_has_tiles(const std::string& flag, const std::string& got,
+                       const engine::KvChoice& choice);
+
 /// For comparisons: "f16", "f16/bf16" (K's and V's), and behind either, for tile codecs, ":tail=N",
 /// ":sinks=N", ":protect=N". Errors: kInvalidArgument naming the flag.
 Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text);
-/// One or more of them, separated by commas.
+/// One or more of them, separated by commas. Where one of them has tiles, the others may name what
+/// concerns tiles alone: so one may put the same behind all.
 Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std::string& text);
 
 /// The flags of a comparison: --base-kv and --kv-type.

@@ -5,6 +5,7 @@ import unittest
 from support import DATA, INVALID_MODEL, OK, STORIES, USAGE, kvasir, kvasir_json
 
 LLAMA = DATA / "arch_vectors" / "llama_9q3kv_hd64.gguf"  # heads of 64; the stories' have 8
+TEXT = "Once upon a time there was a little girl named Lily. She liked to play. " * 60
 BENCH = ("bench", "-m", LLAMA, "-p", "0", "-n", "4", "-d", "200", "-r", "1")
 
 
@@ -65,6 +66,38 @@ class KvTypes(unittest.TestCase):
             self.refused(USAGE, *BENCH, flag, value, says=says)
         for flags in (("--kv-tail", "0"), ("--kv-tail", "128", "--kv-sinks", "1")):
             self.assertEqual(kvasir(*BENCH, "--kv-type", "int4", *flags).returncode, OK, flags)
+
+    def test_what_concerns_tiles_alone_is_refused_without_any(self):
+        flags = (("--kv-tail", "0"), ("--kv-sinks", "64"), ("--kv-protect", "0"))
+        for flag, value in flags:
+            for types in ((), ("--kv-type", "int8"), ("-k", "bf16", "-v", "q8_0")):
+                what = "K" if flag == "--kv-protect" else "K and V"
+                got = {0: "f16", 2: "int8", 4: "bf16/int8"}[len(types)]
+                self.refused(
+                    USAGE, *BENCH, *types, flag, value,
+                    says=f"{flag}: concerns {what} in tiles alone; got {got}, "
+                    "want int4, int4-3 or int3",
+                )
+        for flag, value in flags[:2]:
+            for types in (("--kv-type", "int3"), ("-v", "int4"), ("-k", "q4_0")):
+                done = kvasir(*BENCH, *types, flag, value)
+                self.assertEqual(done.returncode, OK, (types, flag, done.stderr))
+        self.refused(USAGE, *BENCH, "-v", "int4", "--kv-protect", "0", says="concerns K in tiles")
+
+    def test_in_comparisons_some_type_must_have_tiles(self):
+        kld = ("eval", "kld", "-m", LLAMA, "-f", "-", "-c", "260", "--chunks", "1")
+        for types in ("int8:tail=0", "f16,bf16:sinks=0", "int8/int8-g64:tail=64"):
+            option = types.split(":")[1].split("=")[0]
+            got = types.split(",")[-1]
+            self.refused(
+                USAGE, *kld, "--kv-type", types,
+                says=f"--kv-type: :{option}: concerns K and V in tiles alone; got {got}, want int4",
+            )
+        self.refused(USAGE, *kld, "--kv-type", "f16/int4:protect=1", says=":protect: concerns K in")
+        refused = ("--base-kv", "int8:tail=0", "--kv-type", "int4")
+        self.refused(USAGE, *kld, *refused, says="--base-kv: :tail: concerns")
+        done = kvasir(*kld, "--kv-type", "int8:tail=0,int4:tail=0", stdin=TEXT)
+        self.assertEqual(done.returncode, OK, done.stderr)
 
     def test_layers_to_protect_need_a_calibration(self):
         self.refused(USAGE, *BENCH, "--kv-type", "int4", "--kv-protect", "1", says="calibrat")
