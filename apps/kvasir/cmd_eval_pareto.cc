@@ -105,9 +105,7 @@ Result<eval::KldReport> run_quality(const ParetoFlags& flags, const engine::Engi
   }
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
   KVASIR_RETURN_IF_ERROR(check_depth(*engine, flags.speed));
-  for (const eval::KvFormat& one : flags.quality.candidates) {
-    note_missing_plan(*engine, one.choice);
-  }
+  note_formats(*engine, flags.quality.base, flags.quality.candidates, "chunks", options.n_ctx);
   ProgressBar bar("quality");
   const auto progress = [&](int done, int total, double perplexity) {
     bar.update(static_cast<double>(done) / total,

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <climits>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "command.h"
@@ -107,15 +109,19 @@ Result<eval::KvFormat> read_format(const char* flag, const std::string& text) {
   format.name = text;
   KVASIR_ASSIGN_OR_RETURN(format.choice, parse_kv_type(flag, parts.k));
   note_alias(parts.k);
+  std::string resolved = our_kv_type(parts.k);
   if (parts.v) {
     KVASIR_ASSIGN_OR_RETURN(const engine::KvChoice side, parse_kv_type(flag, *parts.v));
     if (*parts.v != parts.k) note_alias(*parts.v);
     format.choice.codecs.v = side.codecs.v;
     format.choice.plan.clear();
+    resolved += "/" + our_kv_type(*parts.v);
   }
   for (const std::string& option : parts.options) {
     KVASIR_RETURN_IF_ERROR(set_option(flag, option, format.choice));
+    resolved += ":" + option;
   }
+  if (resolved != text) format.resolved = resolved;
   return format;
 }
 
@@ -135,6 +141,23 @@ Status check_options(const char* flag, const eval::KvFormat& format,
     }
   }
   return {};
+}
+
+/// The first position whose query reads a tile, in any layer; none: INT_MAX.
+int first_reading_position(const engine::Engine& engine, const cache::KvFormat& format) {
+  int first = INT_MAX;
+  for (const cache::GroupSpec& group : engine.model().cache_groups()) {
+    const bool has_tiles = std::any_of(group.layers.begin(), group.layers.end(), [&](int layer) {
+      return cache::is_tile_codec(format.of(layer).k) || cache::is_tile_codec(format.of(layer).v);
+    });
+    // Behind a window nothing is kept for being first; it must reach beyond the tail.
+    const bool sees_beyond_tail =
+        group.window == 0 || group.window > cache::kTileTokens * format.n_tail_tiles + 1;
+    if (!has_tiles || !sees_beyond_tail) continue;
+    const int n_sinks = group.window == 0 ? format.n_sink_tiles : 0;
+    first = std::min(first, cache::kTileTokens * (n_sinks + format.n_tail_tiles + 1));
+  }
+  return first;
 }
 
 }  // namespace
@@ -218,6 +241,28 @@ Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std
   return formats;
 }
 
+std::string shown_name(const eval::KvFormat& format) {
+  return format.resolved.empty() ? format.name
+                                 : fmt::format("{} ({})", format.name, format.resolved);
+}
+
+std::string name_cells(const std::vector<eval::KvFormat>& formats, const eval::KvFormat* format) {
+  const bool has_resolved =
+      std::any_of(formats.begin(), formats.end(),
+                  [](const eval::KvFormat& one) { return !one.resolved.empty(); });
+  std::string cells = fmt::format("{:<16}", format == nullptr ? "KV type" : format->name);
+  if (!has_resolved) return cells;
+  const std::string ours = format == nullptr          ? "stored as"
+                           : format->resolved.empty() ? format->name
+                                                      : format->resolved;
+  return cells + fmt::format(" {:<16}", ours);
+}
+
+void add_name(nlohmann::json& json, const eval::KvFormat& format, const char* key) {
+  json[key] = format.name;
+  if (!format.resolved.empty()) json[std::string(key) + "_resolved"] = format.resolved;
+}
+
 void add_kv_comparison(CLI::App& app, std::string& base, std::string& candidates) {
   app.add_option("--base-kv", base, "type of the exact run's K and V");
   app.add_option("--kv-type", candidates,
@@ -232,6 +277,25 @@ void note_missing_plan(engine::Engine& engine, const engine::KvChoice& choice) {
   say("kvasir: note: kv type {}: no calibration beside the model has bits by layer for it; every "
       "layer has the same (`kvasir calibrate kv` makes one)\n",
       choice.plan);
+}
+
+void note_formats(engine::Engine& engine, const eval::KvFormat& base,
+                  const std::vector<eval::KvFormat>& candidates, const char* what, int n_tokens) {
+  for (const eval::KvFormat& one : candidates) note_missing_plan(engine, one.choice);
+  std::vector<eval::KvFormat> all = candidates;
+  all.insert(all.begin(), base);
+  std::set<std::string> said;
+  for (const eval::KvFormat& one : all) {
+    const auto format = engine.kv_format(one.choice);
+    if (!format || !format->has_tiles(engine.model().config().n_layers)) continue;
+    const int first = first_reading_position(engine, *format);
+    if (n_tokens - 2 >= first || !said.insert(one.name).second) continue;
+    say("kvasir: note: kv type {}: in {} of {} tokens no tile is ever read, so this measures int8 "
+        "alone; {}\n",
+        one.name, what, n_tokens,
+        first == INT_MAX ? "the model's window ends before the first one"
+                         : fmt::format("the least that reads one is {}", first + 2));
+  }
 }
 
 }  // namespace kvasir::cli

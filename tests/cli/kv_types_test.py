@@ -99,6 +99,56 @@ class KvTypes(unittest.TestCase):
         done = kvasir(*kld, "--kv-type", "int8:tail=0,int4:tail=0", stdin=TEXT)
         self.assertEqual(done.returncode, OK, done.stderr)
 
+    def test_comparisons_too_short_for_a_tile_say_so_once_a_type(self):
+        says = "kv type {}: in {} of {} tokens no tile is ever read, so this measures int8 alone"
+        for command, what in (
+            (("kld", "-c", "{}", "--chunks", "1"), "chunks"),
+            (("attention", "-c", "{}", "--chunks", "1"), "chunks"),
+            (("drift", "--prompts", "1", "--prompt-tokens", "{0-4}", "-n", "4"),
+             "prompts and answers"),
+        ):
+            for n, is_short in ((193, True), (194, False)):
+                args = [arg.replace("{}", str(n)).replace("{0-4}", str(n - 4)) for arg in command]
+                types = "int8,tile4,tile4:tail=0,tile3,tile4"
+                done = kvasir(
+                    "eval", *args, "-m", LLAMA, "-f", "-", "--kv-type", types, stdin=TEXT)
+                self.assertEqual(done.returncode, OK, done.stderr)
+                notes = done.stderr.decode()
+                for kv_type in ("tile4", "tile3"):
+                    n_times = notes.count(says.format(kv_type, what, n))
+                    self.assertEqual(n_times, 1 if is_short else 0, (command, n, notes))
+                self.assertEqual(notes.count("the least that reads one is 194"), 2 * is_short)
+                for kv_type in ("int8", "tile4:tail=0"):
+                    self.assertNotIn(f"kv type {kv_type}: in ", notes)
+
+    def test_comparisons_keep_the_names_they_were_given_and_add_ours(self):
+        args = ("-m", LLAMA, "-f", "-", "--kv-type", "q4_0,int8/q8_0:tail=0,int4",
+                "--base-kv", "q8_0")
+        names = [("q4_0", "int4"), ("int8/q8_0:tail=0", "int8/int8:tail=0"), ("int4", None)]
+        for command in (
+            ("kld", "-c", "260", "--chunks", "1"),
+            ("attention", "-c", "260", "--chunks", "1"),
+            ("drift", "--prompts", "1", "--prompt-tokens", "200", "-n", "8"),
+        ):
+            got = kvasir_json("eval", *command, *args, "--json", stdin=TEXT)
+            rows = [(row["kv_type"], row.get("kv_type_resolved")) for row in got["rows"]]
+            self.assertEqual(rows, names, command)
+            self.assertEqual((got["base_kv"], got["base_kv_resolved"]), ("q8_0", "int8"))
+            table = kvasir("eval", *command, *args, stdin=TEXT).stdout.decode()
+            self.assertIn("q8_0 (int8)", table.splitlines()[0])
+            if command[0] == "attention":
+                self.assertIn("\nq4_0 (int4)\n", table)
+                continue
+            rows = [line.split() for line in table.splitlines()]
+            self.assertIn(["q4_0", "int4"], [row[:2] for row in rows])
+            self.assertIn(["int4", "int4"], [row[:2] for row in rows])
+            head = next(line for line in table.splitlines() if line.startswith("KV type"))
+            self.assertIn("stored as", head)
+        plain = ("eval", "drift", "--prompts", "1", "--prompt-tokens", "20", "-n", "8")
+        plain = (*plain, "-m", LLAMA, "-f", "-", "--kv-type", "int8")
+        self.assertNotIn(b"stored as", kvasir(*plain, stdin=TEXT).stdout)
+        self.assertNotIn("kv_type_resolved", kvasir_json(*plain, "--json", stdin=TEXT)["rows"][0])
+
     def test_layers_to_protect_need_a_calibration(self):
         self.refused(USAGE, *BENCH, "--kv-type", "int4", "--kv-protect", "1", says="calibrat")
 
