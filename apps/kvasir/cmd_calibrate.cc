@@ -99,7 +99,7 @@ Status calibrate_kv(CalibrateFlags& flags) {
   flags.options.n_ctx = options.n_ctx;
   const std::string beside = engine::calibration_path(options.model_path);
   if (flags.output.empty()) flags.output = beside;
-  KVASIR_RETURN_IF_ERROR(check_directory_of("--output", flags.output));
+  KVASIR_RETURN_IF_ERROR(check_output_file("--output", flags.output));
   std::vector<eval::KldText> texts;
   for (const std::string& file : flags.files) {
     KVASIR_ASSIGN_OR_RETURN(std::string text, read_input(file));

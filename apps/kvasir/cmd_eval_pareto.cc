@@ -42,12 +42,12 @@ Status read_flags(ParetoFlags& flags) {
     return bad_value("--repetitions", speed.n_rounds, fmt::format("1 to {}", kMostRounds));
   }
   KVASIR_ASSIGN_OR_RETURN(flags.quality.candidates, parse_kv_formats("--kv-types", flags.types));
-  KVASIR_RETURN_IF_ERROR(check_directory_of("--output", flags.page));
+  KVASIR_RETURN_IF_ERROR(check_output_file("--output", flags.page));
   if (flags.svg == flags.page) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("--svg: got {}, want another file than --output", flags.svg)};
   }
-  return flags.svg.empty() ? Status() : check_directory_of("--svg", flags.svg);
+  return flags.svg.empty() ? Status() : check_output_file("--svg", flags.svg);
 }
 
 /// Before minutes are spent on the other half. Errors: kExhausted.

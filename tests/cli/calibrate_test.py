@@ -119,6 +119,7 @@ class Calibrate(unittest.TestCase):
             (USAGE, self.calibrate[:4], "--file"),
             (USAGE, (*self.calibrate, "--act", "int8"), "--act"),
             (ERROR, (*self.calibrate, "-o", self.model.parent / "no" / "x.kv"), "--output"),
+            (ERROR, (*self.calibrate, "-o", self.model.parent), "which is a directory"),
             (INVALID_MODEL, ("calibrate", "kv", "-m", STORIES, "-f", "-", "-c", 256,
                              "-o", self.model.with_name("stories.kv")), "head size; got 8"),
         )
