@@ -131,6 +131,11 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(short.returncode, USAGE)
         self.assertEqual(list(self.model.parent.iterdir()), [self.model])
 
+    def test_help_says_how_long_a_chunk_may_be(self):
+        done = kvasir("calibrate", "kv", "--help")
+        self.assertIn(
+            "256 to the model's context; 0: 2048", " ".join(done.stdout.decode().split()))
+
     def test_after_ctrl_c_nothing_is_written(self):
         text = self.model.with_name("text")
         text.write_text(TEXT * 300)
