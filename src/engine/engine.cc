@@ -160,6 +160,7 @@ cache::CacheOptions Engine::cache_options(const cache::KvFormat& format) const {
         static_cast<int>(round_up(static_cast<std::uint64_t>(n_ctx_), cache::kTileTokens));
   }
   made.head_order = options_.head_order;
+  made.is_contiguous = options_.page_tokens == 0;
   return made;
 }
 
