@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "cache/codec/row_codec.h"
 #include "command.h"
 #include "eval/throughput.h"
 #include "simd/cpu.h"
@@ -27,21 +26,20 @@ struct BenchFlags {
 
 /// What every row says about the machine and the model.
 struct Setting {
-  std::string file, type, cpu, codec_k, codec_v, time;
+  std::string file, type, cpu, kv_type_k, kv_type_v, time;
   std::uint64_t size = 0;
   double n_params = 0;
   int n_threads = 0, n_batch = 0, page_tokens = 0;
 };
 
-Setting setting_of(const engine::Engine& engine) {
+Setting setting_of(const engine::Engine& engine, const ModelFlags& flags) {
   Setting setting;
   const model::ModelConfig& config = engine.model().config();
   setting.file = engine.options().model_path;
   setting.type = config.architecture + (config.name.empty() ? "" : " " + config.name);
   setting.cpu = simd::cpu_report().brand;
-  const engine::KvChoice& kv = engine.options().kv;
-  setting.codec_k = kv.plan.empty() ? cache::codec_name(kv.codecs.k) : kv.plan;
-  setting.codec_v = kv.plan.empty() ? cache::codec_name(kv.codecs.v) : kv.plan;
+  setting.kv_type_k = flags.kv_type_k();
+  setting.kv_type_v = flags.kv_type_v();
   setting.size = engine.model().weight_bytes();
   setting.n_params = engine.model().multiply_adds(0);
   setting.n_threads = engine.n_threads();
@@ -59,7 +57,7 @@ void print_markdown(const Setting& setting, const std::vector<eval::ThroughputRo
   for (const eval::ThroughputRow& row : rows) {
     print(fmt::format("| {} | {} | {:.1f} M | {} | {} | {} | {} | {:.2f} +- {:.2f} | {:.2f} |\n",
                       setting.type, format_bytes(setting.size), setting.n_params / 1e6,
-                      setting.n_threads, setting.codec_k, setting.codec_v, row.test_name(),
+                      setting.n_threads, setting.kv_type_k, setting.kv_type_v, row.test_name(),
                       row.mean_rate(), row.deviation_rate(), row.median_rate()));
   }
 }
@@ -109,8 +107,8 @@ nlohmann::json row_json(const Setting& setting, const eval::ThroughputRow& row) 
           {"model_size", setting.size},
           {"n_batch", setting.n_batch},
           {"n_threads", setting.n_threads},
-          {"type_k", setting.codec_k},
-          {"type_v", setting.codec_v},
+          {"type_k", setting.kv_type_k},
+          {"type_v", setting.kv_type_v},
           {"page_tokens", setting.page_tokens},
           {"n_prompt", row.n_prompt},
           {"n_gen", row.n_generate},
@@ -166,7 +164,7 @@ Status bench_rows(const BenchFlags& flags) {
   const auto progress = [&](const std::string& note) { bar.update(0, note); };
   KVASIR_ASSIGN_OR_RETURN(const eval::ThroughputReport done,
                           eval::throughput(engine, options, progress, &interrupted()));
-  const Setting setting = setting_of(engine);
+  const Setting setting = setting_of(engine, flags.model);
   if (flags.output == "md") {
     print_markdown(setting, done.rows);
     if (flags.with_roofline) print_rooflines(done.rows);
@@ -193,7 +191,7 @@ Status bench_saving(const BenchFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(
       const auto savings,
       eval::cache_saving(engine, lengths, flags.n_repetitions, progress, &interrupted()));
-  const Setting setting = setting_of(engine);
+  const Setting setting = setting_of(engine, flags.model);
   nlohmann::json all = nlohmann::json::array();
   std::string table = fmt::format(
       "{}, {}, {} threads, median of {}\n\n"

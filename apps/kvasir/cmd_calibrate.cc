@@ -99,7 +99,7 @@ Status calibrate_kv(CalibrateFlags& flags) {
   flags.options.n_ctx = options.n_ctx;
   const std::string beside = engine::calibration_path(options.model_path);
   if (flags.output.empty()) flags.output = beside;
-  KVASIR_RETURN_IF_ERROR(check_directory_of("--output", flags.output));
+  KVASIR_RETURN_IF_ERROR(check_output_file("--output", flags.output));
   std::vector<eval::KldText> texts;
   for (const std::string& file : flags.files) {
     KVASIR_ASSIGN_OR_RETURN(std::string text, read_input(file));
@@ -135,7 +135,9 @@ void add_calibrate(CLI::App& app, std::vector<Command>& commands) {
   for (const char* const name : {"--act", "--page-tokens", "--kv-heads", "--kv-pool"}) {
     sub->remove_option(sub->get_option(name));
   }
-  sub->get_option("--ctx-size")->description(fmt::format("tokens of a chunk; 0: {}", kChunkTokens));
+  sub->get_option("--ctx-size")
+      ->description(fmt::format("tokens of a chunk, {} to the model's context; 0: {}",
+                                eval::kLeastCalibrationTokens, kChunkTokens));
   sub->add_option("-f,--file", flags->files, "a text; may be given several times; - : stdin")
       ->allow_extra_args(false)
       ->required();

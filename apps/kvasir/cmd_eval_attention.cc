@@ -17,7 +17,8 @@ struct AttentionFlags {
   bool json = false;
 };
 
-nlohmann::json to_json(const eval::AttentionErrors& errors, int n_layers, const std::string& name) {
+nlohmann::json to_json(const eval::AttentionErrors& errors, int n_layers,
+                       const eval::KvFormat& format) {
   nlohmann::json layers = nlohmann::json::array();
   for (int layer = 0; layer < n_layers; ++layer) {
     const eval::RelativeError& whole = errors.layers[static_cast<std::size_t>(layer)];
@@ -32,7 +33,9 @@ nlohmann::json to_json(const eval::AttentionErrors& errors, int n_layers, const 
                       {"head_error", rms},
                       {"head_token_mean", mean}});
   }
-  return {{"kv_type", name}, {"layers", layers}};
+  nlohmann::json json = {{"layers", layers}};
+  add_name(json, format);
+  return json;
 }
 
 nlohmann::json to_json(const eval::AttentionErrorReport& report,
@@ -40,20 +43,22 @@ nlohmann::json to_json(const eval::AttentionErrorReport& report,
                        const engine::EngineOptions& engine) {
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < report.candidates.size(); ++i) {
-    rows.push_back(to_json(report.candidates[i], report.n_layers, options.candidates[i].name));
+    rows.push_back(to_json(report.candidates[i], report.n_layers, options.candidates[i]));
   }
-  return {{"schema_version", 1},
-          {"model", engine.model_path},
-          {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
-          {"base_kv", options.base.name},
-          {"n_ctx", options.n_ctx},
-          {"first_scored", report.first_scored},
-          {"n_chunks", report.n_chunks},
-          {"n_scored", report.n_scored},
-          {"n_layers", report.n_layers},
-          {"n_heads", report.n_heads},
-          {"seconds", report.seconds},
-          {"rows", rows}};
+  nlohmann::json json = {
+      {"schema_version", 1},
+      {"model", engine.model_path},
+      {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
+      {"n_ctx", options.n_ctx},
+      {"first_scored", report.first_scored},
+      {"n_chunks", report.n_chunks},
+      {"n_scored", report.n_scored},
+      {"n_layers", report.n_layers},
+      {"n_heads", report.n_heads},
+      {"seconds", report.seconds},
+      {"rows", rows}};
+  add_name(json, options.base, "base_kv");
+  return json;
 }
 
 /// A table for each type, a line for each layer.
@@ -63,12 +68,12 @@ std::string table_of(const eval::AttentionErrorReport& report,
   std::string table = fmt::format(
       "attention output against {}: ||difference|| / ||base||; {} chunk{} of {} tokens, {} scored "
       "(positions {} to {}), act {}\n",
-      options.base.name, report.n_chunks, report.n_chunks == 1 ? "" : "s", options.n_ctx,
+      shown_name(options.base), report.n_chunks, report.n_chunks == 1 ? "" : "s", options.n_ctx,
       report.n_scored, report.first_scored, options.n_ctx - 2,
       engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32");
   for (std::size_t i = 0; i < report.candidates.size(); ++i) {
     const eval::AttentionErrors& errors = report.candidates[i];
-    table += fmt::format("\n{}\n{:>5}{:>11}{:>12}{:>12}{:>13}\n", options.candidates[i].name,
+    table += fmt::format("\n{}\n{:>5}{:>11}{:>12}{:>12}{:>13}\n", shown_name(options.candidates[i]),
                          "layer", "error", "token mean", "worst head", "its error");
     for (int layer = 0; layer < report.n_layers; ++layer) {
       const eval::RelativeError& whole = errors.layers[static_cast<std::size_t>(layer)];
@@ -93,7 +98,7 @@ Status run_attention(AttentionFlags& flags) {
   wanted.n_ctx = options.n_ctx;
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.file));
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
-  for (const eval::KvFormat& one : wanted.candidates) note_missing_plan(*engine, one.choice);
+  note_formats(*engine, wanted.base, wanted.candidates, "chunks", options.n_ctx);
   ProgressBar bar("attention");
   const auto progress = [&](int done, int total) {
     bar.update(static_cast<double>(done) / total, fmt::format("{}/{} chunks", done, total));

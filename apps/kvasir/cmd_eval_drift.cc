@@ -25,41 +25,43 @@ nlohmann::json to_json(const eval::DriftReport& report, const eval::DriftOptions
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < report.figures.size(); ++i) {
     const eval::DriftFigures& figures = report.figures[i];
-    rows.push_back({{"kv_type", options.candidates[i].name},
-                    {"equal_tokens_mean", figures.equal_mean},
+    rows.push_back({{"equal_tokens_mean", figures.equal_mean},
                     {"equal_tokens_median", figures.equal_median},
                     {"matching", figures.matching},
                     {"never_differs", figures.never_differs},
                     {"repetition", figures.repetition}});
+    add_name(rows.back(), options.candidates[i]);
   }
-  return {{"schema_version", 1},
-          {"model", engine.model_path},
-          {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
-          {"base_kv", options.base.name},
-          {"n_prompts", report.n_prompts},
-          {"n_prompt_tokens", options.n_prompt_tokens},
-          {"n_generate", options.n_generate},
-          {"base_tokens_mean", report.base_tokens_mean},
-          {"base_repetition", report.base_repetition},
-          {"seconds", report.seconds},
-          {"rows", rows}};
+  nlohmann::json json = {
+      {"schema_version", 1},
+      {"model", engine.model_path},
+      {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
+      {"n_prompts", report.n_prompts},
+      {"n_prompt_tokens", options.n_prompt_tokens},
+      {"n_generate", options.n_generate},
+      {"base_tokens_mean", report.base_tokens_mean},
+      {"base_repetition", report.base_repetition},
+      {"seconds", report.seconds},
+      {"rows", rows}};
+  add_name(json, options.base, "base_kv");
+  return json;
 }
 
 std::string table_of(const eval::DriftReport& report, const eval::DriftOptions& options,
                      const engine::EngineOptions& engine) {
   std::string table = fmt::format(
       "base {}: {} greedy answers of {:.1f} tokens (at most {}) to prompts of {}, act {}; repeated "
-      "4-grams {:.1f} %\n\n{:<16}{:>12}{:>10}{:>10}{:>15}{:>11}\n",
-      options.base.name, report.n_prompts, report.base_tokens_mean, options.n_generate,
+      "4-grams {:.1f} %\n\n{}{:>12}{:>10}{:>10}{:>15}{:>11}\n",
+      shown_name(options.base), report.n_prompts, report.base_tokens_mean, options.n_generate,
       options.n_prompt_tokens, engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32",
-      100 * report.base_repetition, "KV type", "equal: mean", "median", "matching", "never differs",
-      "repeated");
+      100 * report.base_repetition, name_cells(options.candidates), "equal: mean", "median",
+      "matching", "never differs", "repeated");
   for (std::size_t i = 0; i < report.figures.size(); ++i) {
     const eval::DriftFigures& figures = report.figures[i];
-    table +=
-        fmt::format("{:<16}{:>12.1f}{:>10.1f}{:>8.1f} %{:>13.1f} %{:>9.1f} %\n",
-                    options.candidates[i].name, figures.equal_mean, figures.equal_median,
-                    100 * figures.matching, 100 * figures.never_differs, 100 * figures.repetition);
+    table += fmt::format("{}{:>12.1f}{:>10.1f}{:>8.1f} %{:>13.1f} %{:>9.1f} %\n",
+                         name_cells(options.candidates, &options.candidates[i]), figures.equal_mean,
+                         figures.equal_median, 100 * figures.matching, 100 * figures.never_differs,
+                         100 * figures.repetition);
   }
   return table;
 }
@@ -74,7 +76,8 @@ Status run_drift(DriftFlags& flags) {
   KVASIR_ASSIGN_OR_RETURN(const engine::EngineOptions options, flags.model.engine_options());
   KVASIR_ASSIGN_OR_RETURN(const std::string text, read_input(flags.file));
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
-  for (const eval::KvFormat& one : wanted.candidates) note_missing_plan(*engine, one.choice);
+  note_formats(*engine, wanted.base, wanted.candidates, "prompts and answers",
+               wanted.n_prompt_tokens + wanted.n_generate);
   ProgressBar bar("drift");
   const auto progress = [&](std::int64_t done, std::int64_t most) {
     bar.update(static_cast<double>(done) / static_cast<double>(most),

@@ -20,11 +20,10 @@ struct KldFlags {
   bool json = false;
 };
 
-nlohmann::json to_json(const eval::KldReport& report, const std::string& name,
+nlohmann::json to_json(const eval::KldReport& report, const eval::KvFormat& format,
                        const eval::KldFigures& figures) {
   const double bits = report.bits_per_value(figures);
-  nlohmann::json row = {{"kv_type", name},
-                        {"n_scored", figures.n_scored},
+  nlohmann::json row = {{"n_scored", figures.n_scored},
                         {"base_perplexity", figures.base_perplexity},
                         {"perplexity_excess", figures.excess},
                         {"perplexity_excess_error_tokens", figures.token_error},
@@ -43,6 +42,7 @@ nlohmann::json to_json(const eval::KldReport& report, const std::string& name,
                         {"kv_bytes", figures.bytes},
                         {"bits_per_value", bits},
                         {"share_of_f16", bits / 16}};
+  add_name(row, format);
   if (!std::isnan(figures.block_error)) {
     row["perplexity_excess_error_blocks"] = figures.block_error;
   }
@@ -53,7 +53,7 @@ nlohmann::json rows_json(const eval::KldReport& report, const eval::KldOptions& 
                          const std::vector<eval::KldFigures>& figures) {
   nlohmann::json rows = nlohmann::json::array();
   for (std::size_t i = 0; i < figures.size(); ++i) {
-    rows.push_back(to_json(report, options.candidates[i].name, figures[i]));
+    rows.push_back(to_json(report, options.candidates[i], figures[i]));
   }
   return rows;
 }
@@ -67,20 +67,22 @@ nlohmann::json to_json(const eval::KldReport& report, const eval::KldOptions& op
                      {"n_chunks", text.n_chunks},
                      {"rows", rows_json(report, options, text.figures)}});
   }
-  return {{"schema_version", 1},
-          {"model", engine.model_path},
-          {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
-          {"base_kv", options.base.name},
-          {"n_ctx", options.n_ctx},
-          {"first_scored", report.first_scored},
-          {"n_chunks", report.n_chunks},
-          {"n_chunks_resumed", report.n_chunks_resumed},
-          {"n_scored", report.n_scored},
-          {"page_tokens", engine.page_tokens},
-          {"n_values", report.n_values},
-          {"seconds", report.seconds},
-          {"rows", rows_json(report, options, report.all)},
-          {"files", texts}};
+  nlohmann::json json = {
+      {"schema_version", 1},
+      {"model", engine.model_path},
+      {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
+      {"n_ctx", options.n_ctx},
+      {"first_scored", report.first_scored},
+      {"n_chunks", report.n_chunks},
+      {"n_chunks_resumed", report.n_chunks_resumed},
+      {"n_scored", report.n_scored},
+      {"page_tokens", engine.page_tokens},
+      {"n_values", report.n_values},
+      {"seconds", report.seconds},
+      {"rows", rows_json(report, options, report.all)},
+      {"files", texts}};
+  add_name(json, options.base, "base_kv");
+  return json;
 }
 
 /// Fixed digits, but "0" for an exact zero, which no rounding can then be taken for.
@@ -88,6 +90,7 @@ std::string divergence_text(double value) {
   return value == 0 ? "0" : fmt::format("{:.3g}", value);
 }
 
+/// `name`: the first cells.
 std::string line_of(const eval::KldReport& report, const std::string& name,
                     const eval::KldFigures& figures) {
   const double bits = report.bits_per_value(figures);
@@ -96,7 +99,7 @@ std::string line_of(const eval::KldReport& report, const std::string& name,
   const std::string blocks =
       std::isnan(figures.block_error) ? "-" : fmt::format("{:.3f}", 100 * figures.block_error);
   return fmt::format(
-      "{:<16}{:>7.3f}{:>7.2f}{:>9.3f}{:>7.3f}{:>7}{:>18}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8.2f}"
+      "{}{:>7.3f}{:>7.2f}{:>9.3f}{:>7.3f}{:>7}{:>18}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8.2f}"
       "{:>8.3f}\n",
       name, bits, 100 * bits / 16, 100 * figures.excess, 100 * figures.token_error, blocks,
       interval, divergence_text(figures.kld_mean), divergence_text(figures.kld_median),
@@ -111,15 +114,16 @@ std::string table_of(const eval::KldReport& report, const eval::KldOptions& opti
       "base {}: perplexity {:.4f}; {} chunk{} of {} tokens, {} scored (positions {} to {}), act "
       "{}\n"
       "errors: tokens paired; blocks of {} tokens ({}); 95 % by the larger one; KLD in nats\n\n"
-      "{:<16}{:>7}{:>7}{:>9}{:>7}{:>7}{:>18}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}{:>8}\n",
-      options.base.name, first.base_perplexity, report.n_chunks, report.n_chunks == 1 ? "" : "s",
-      options.n_ctx, report.n_scored, report.first_scored, options.n_ctx - 2,
-      engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32", eval::kBlockTokens,
-      first.n_blocks, "KV type", "bits", "% f16", "dPPL %", "token", "block", "95 %", "KLD mean",
-      "median", "99 %", "99.9 %", "max", "top %", "dp %");
+      "{}{:>7}{:>7}{:>9}{:>7}{:>7}{:>18}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}{:>8}\n",
+      shown_name(options.base), first.base_perplexity, report.n_chunks,
+      report.n_chunks == 1 ? "" : "s", options.n_ctx, report.n_scored, report.first_scored,
+      options.n_ctx - 2, engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32",
+      eval::kBlockTokens, first.n_blocks, name_cells(options.candidates), "bits", "% f16", "dPPL %",
+      "token", "block", "95 %", "KLD mean", "median", "99 %", "99.9 %", "max", "top %", "dp %");
   const auto add_rows = [&](const std::vector<eval::KldFigures>& figures) {
     for (std::size_t i = 0; i < figures.size(); ++i) {
-      table += line_of(report, options.candidates[i].name, figures[i]);
+      const std::string name = name_cells(options.candidates, &options.candidates[i]);
+      table += line_of(report, name, figures[i]);
     }
   };
   add_rows(report.all);
@@ -162,7 +166,7 @@ Status run_kld(KldFlags& flags) {
     texts.push_back({file == "-" ? "standard input" : file, std::move(text)});
   }
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
-  for (const eval::KvFormat& one : flags.options.candidates) note_missing_plan(*engine, one.choice);
+  note_formats(*engine, flags.options.base, flags.options.candidates, "chunks", options.n_ctx);
   ProgressBar bar("kld");
   const auto progress = [&](int done, int total, double perplexity) {
     bar.update(static_cast<double>(done) / total,

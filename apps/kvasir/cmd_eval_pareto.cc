@@ -42,12 +42,12 @@ Status read_flags(ParetoFlags& flags) {
     return bad_value("--repetitions", speed.n_rounds, fmt::format("1 to {}", kMostRounds));
   }
   KVASIR_ASSIGN_OR_RETURN(flags.quality.candidates, parse_kv_formats("--kv-types", flags.types));
-  KVASIR_RETURN_IF_ERROR(check_directory_of("--output", flags.page));
+  KVASIR_RETURN_IF_ERROR(check_output_file("--output", flags.page));
   if (flags.svg == flags.page) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("--svg: got {}, want another file than --output", flags.svg)};
   }
-  return flags.svg.empty() ? Status() : check_directory_of("--svg", flags.svg);
+  return flags.svg.empty() ? Status() : check_output_file("--svg", flags.svg);
 }
 
 /// Before minutes are spent on the other half. Errors: kExhausted.
@@ -105,9 +105,7 @@ Result<eval::KldReport> run_quality(const ParetoFlags& flags, const engine::Engi
   }
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
   KVASIR_RETURN_IF_ERROR(check_depth(*engine, flags.speed));
-  for (const eval::KvFormat& one : flags.quality.candidates) {
-    note_missing_plan(*engine, one.choice);
-  }
+  note_formats(*engine, flags.quality.base, flags.quality.candidates, "chunks", options.n_ctx);
   ProgressBar bar("quality");
   const auto progress = [&](int done, int total, double perplexity) {
     bar.update(static_cast<double>(done) / total,

@@ -84,6 +84,7 @@ nlohmann::json answer_json(const Answer& answer, const std::vector<TokenId>& pro
                          {"seed", answer.seed},
                          {"usage", usage_json(answer)},
                          {"timings", timings_json(answer, engine.load_seconds())},
+                         {"faults", faults_json(answer)},
                          {"memory", to_json(engine.memory_summary())}};
   if (answer.error) json["error"] = answer.error->message;
   return json;

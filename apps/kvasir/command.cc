@@ -146,10 +146,11 @@ void ModelFlags::add(CLI::App& app, Set set) {
                    "type of cached K and V: f32, f16, bf16, int8, int8-g64, int4, int4-3, int3");
     app.add_option("-k,--kv-type-k,--cache-type-k", kv_type_k_, "type of K alone");
     app.add_option("-v,--kv-type-v,--cache-type-v", kv_type_v_, "type of V alone");
-    app.add_option("--kv-tail", kv_tail_, "int4 and below: last tokens kept in 8 bits (64s)");
-    app.add_option("--kv-sinks", kv_sinks_, "first tokens kept in 8 bits, in whole 64s");
-    app.add_option("--kv-protect", kv_protect_,
-                   "layers whose K is kept in 8 bits, the worst first");
+    tile_flags_ = {
+        app.add_option("--kv-tail", kv_tail_, "int4 and below: last tokens kept in 8 bits (64s)"),
+        app.add_option("--kv-sinks", kv_sinks_, "first tokens kept in 8 bits, in whole 64s"),
+        app.add_option("--kv-protect", kv_protect_,
+                       "layers whose K is kept in 8 bits, the worst first")};
   }
   app.add_option("--act", act_, "activations in matmuls: int8, or f32 as the reference");
   app.add_option("--kv-budget", budget_,
@@ -192,6 +193,14 @@ Result<std::string> ModelFlags::path() const {
                            path)};
 }
 
+std::string ModelFlags::kv_type_k() const {
+  return our_kv_type(kv_type_k_.empty() ? kv_type_ : kv_type_k_);
+}
+
+std::string ModelFlags::kv_type_v() const {
+  return our_kv_type(kv_type_v_.empty() ? kv_type_ : kv_type_v_);
+}
+
 Result<engine::EngineOptions> ModelFlags::engine_options() const {
   engine::EngineOptions options;
   KVASIR_ASSIGN_OR_RETURN(options.model_path, path());
@@ -202,6 +211,11 @@ Result<engine::EngineOptions> ModelFlags::engine_options() const {
   KVASIR_RETURN_IF_ERROR(set_kv_tail("--kv-tail", kv_tail_, options.kv));
   KVASIR_RETURN_IF_ERROR(set_kv_sinks("--kv-sinks", kv_sinks_, options.kv));
   options.kv.n_protected = kv_protect_;
+  const std::string k = kv_type_k(), v = kv_type_v();
+  for (const CLI::Option* flag : tile_flags_) {
+    if (flag->count() == 0) continue;
+    KVASIR_RETURN_IF_ERROR(check_has_tiles(flag->get_name(), k == v ? k : k + "/" + v, options.kv));
+  }
   KVASIR_ASSIGN_OR_RETURN(options.activations, choose<model::ActivationMode>(
                                                    "--act", act_,
                                                    {{"int8", model::ActivationMode::kInt8},

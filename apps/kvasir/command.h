@@ -78,6 +78,9 @@ class ModelFlags {
   /// directory. Errors: kInvalidArgument saying how to get one.
   Result<std::string> path() const;
   Result<engine::EngineOptions> engine_options() const;
+  /// Our names of K's and V's types.
+  std::string kv_type_k() const;
+  std::string kv_type_v() const;
   /// What --reuse-shifted asks for; absent: nothing is approximated.
   std::optional<engine::ShiftedReuse> shifted_reuse() const {
     return reuse_shifted_ ? std::optional(engine::ShiftedReuse()) : std::nullopt;
@@ -91,6 +94,7 @@ class ModelFlags {
   int n_ctx_ = 0, n_threads_ = 0, n_batch_ = 512;
   std::string kv_type_ = "f16", kv_type_k_, kv_type_v_, act_ = "int8", budget_;
   int kv_tail_ = cache::kTileTokens, kv_sinks_ = 1, kv_protect_ = 0;
+  std::vector<const CLI::Option*> tile_flags_;  ///< those that concern tiles alone
   std::string page_tokens_ = "auto", head_order_ = "split", pool_layout_ = "unified";
   // Of commands that keep what they computed.
   bool keeps_ = false, no_kv_dir_ = false, reuse_shifted_ = false;

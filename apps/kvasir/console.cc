@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -138,13 +139,32 @@ Result<std::string> read_input(const std::string& path) {
   return content;
 }
 
-Status check_directory_of(const char* flag, const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  if (::access(directory.c_str(), W_OK) == 0) return {};
-  return Error{ErrorCode::kIo, fmt::format("{}: cannot write into {}; want a file in a directory "
-                                           "that can be written into",
-                                           flag, directory)};
+Status check_output_file(const char* flag, const std::string& path) {
+  struct stat there {};
+  const bool exists = ::stat(path.c_str(), &there) == 0;
+  if ((exists && !S_ISREG(there.st_mode)) || path.ends_with('/')) {
+    return Error{ErrorCode::kIo,
+                 fmt::format("{}: cannot write; got {}, which is {}, want a file", flag, path,
+                             !exists || S_ISDIR(there.st_mode) ? "a directory"
+                                                               : "a pipe, a device or a socket")};
+  }
+  // Permissions are not all that may be in the way: only a try tells.
+  const std::string probe = fmt::format("{}.probe-{}", path, ::getpid());
+  const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0 && errno != EEXIST) {
+    const std::size_t slash = path.rfind('/');
+    return Error{
+        ErrorCode::kIo,
+        fmt::format("{}: cannot write; got {} ({}), want a file in a directory that can be "
+                    "written into",
+                    flag, slash == std::string::npos ? path : path.substr(0, slash + 1),
+                    std::strerror(errno))};
+  }
+  if (fd >= 0) {
+    ::close(fd);
+    ::unlink(probe.c_str());
+  }
+  return {};
 }
 
 std::string utc_time() {

@@ -50,9 +50,10 @@ Result<std::string> read_stdin();
 /// A file, or standard input for "-". Errors: also kNotFound.
 Result<std::string> read_input(const std::string& path);
 
-/// For a file that is written after minutes of work. Errors: kIo, when its directory cannot be
-/// written into.
-Status check_directory_of(const char* flag, const std::string& path);
+/// For a file that is written after minutes of work: whether Env::write_file_atomic could write it
+/// now. What is there stays as it is. Errors: kIo, when it is no regular file, or none can be made
+/// beside it.
+Status check_output_file(const char* flag, const std::string& path);
 
 /// Now, as 2026-07-01T12:00:00Z.
 std::string utc_time();

@@ -16,6 +16,7 @@ Result<Answer> answer(engine::Engine& engine, engine::Session& session,
                       std::span<const TokenId> prompt, const engine::GenerationParams& params,
                       const std::function<void(std::string_view)>& on_text) {
   Answer result;
+  const engine::FaultCounters before = engine.faults();
   result.seed = params.sampling.seed;
   const auto deliver = [&](const std::string& text) {
     if (text.empty()) return;
@@ -56,6 +57,8 @@ Result<Answer> answer(engine::Engine& engine, engine::Session& session,
   result.generate_seconds = clock.now_seconds() - start;
   result.n_timed = session.n_tokens() - n_before;
   result.ids = generation.tokens();
+  result.faults = {engine.faults().n_poisoned_tokens - before.n_poisoned_tokens,
+                   engine.faults().n_refused_steps - before.n_refused_steps};
   return result;
 }
 
@@ -65,12 +68,16 @@ std::string figures(const Answer& answer, const cache::MemorySummary& memory) {
   if (answer.prompt.n_shifted > 0) {
     reused += fmt::format(", {} moved: approximate", answer.prompt.n_shifted);
   }
+  const std::string poisoned =
+      answer.faults.n_poisoned_tokens > 0
+          ? fmt::format(", K or V of {} tokens not finite", answer.faults.n_poisoned_tokens)
+          : "";
   return fmt::format(
       "prompt {} tokens ({:.1f} tokens/s{}), answer {} tokens ({:.1f} tokens/s), KV {} allocated, "
-      "{} used, seed {}",
+      "{} used, seed {}{}",
       answer.prompt.n_prompt, rate(answer.prompt.n_computed, answer.prompt.seconds), reused,
       answer.ids.size(), rate(answer.n_timed, answer.generate_seconds),
-      format_bytes(memory.allocated), format_bytes(memory.used), answer.seed);
+      format_bytes(memory.allocated), format_bytes(memory.used), answer.seed, poisoned);
 }
 
 std::string explain(const engine::PromptReport& report, const text::Tokenizer& tokenizer) {
@@ -114,6 +121,11 @@ nlohmann::json usage_json(const Answer& answer) {
             {"shifted_tokens", answer.prompt.n_shifted},
             {"approximate", answer.prompt.first_approximate >= 0},
             {"match_end", cache::match_end_name(answer.prompt.end)}}}};
+}
+
+nlohmann::json faults_json(const Answer& answer) {
+  return {{"poisoned_tokens", answer.faults.n_poisoned_tokens},
+          {"refused_steps", answer.faults.n_refused_steps}};
 }
 
 nlohmann::json timings_json(const Answer& answer, double load_seconds) {

@@ -19,7 +19,8 @@ struct Answer {
   std::uint64_t seed = 0;
   engine::PromptReport prompt;
   double generate_seconds = 0;
-  int n_timed = 0;  ///< tokens computed within generate_seconds
+  int n_timed = 0;               ///< tokens computed within generate_seconds
+  engine::FaultCounters faults;  ///< of this prompt and answer
 };
 
 /// Computes the prompt (with a progress bar), then generates; `on_text` gets each piece at once.
@@ -40,6 +41,8 @@ std::string figures(const Answer& answer, const cache::MemorySummary& memory);
 std::string explain(const engine::PromptReport& report, const text::Tokenizer& tokenizer);
 
 nlohmann::json usage_json(const Answer& answer);
+/// "poisoned_tokens", "refused_steps": engine::FaultCounters.
+nlohmann::json faults_json(const Answer& answer);
 nlohmann::json timings_json(const Answer& answer, double load_seconds);
 
 }  // namespace kvasir::cli

@@ -2,6 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <climits>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include "command.h"
@@ -75,7 +79,90 @@ Status set_option(const char* flag, const std::string& option, engine::KvChoice&
                fmt::format("{}: got ':{}', want :tail=N, :sinks=N or :protect=N", flag, option)};
 }
 
+/// A format's text in parts.
+struct FormatText {
+  std::string k;
+  std::optional<std::string> v;      ///< absent: as `k`
+  std::vector<std::string> options;  ///< "tail=0"
+};
+
+FormatText split_format(const std::string& text) {
+  FormatText parts;
+  const std::size_t colon = text.find(':');
+  const std::string types = text.substr(0, colon);
+  const std::size_t slash = types.find('/');
+  parts.k = types.substr(0, slash);
+  if (slash != std::string::npos) parts.v = types.substr(slash + 1);
+  for (std::size_t begin = colon; begin != std::string::npos;) {
+    const std::size_t end = text.find(':', begin + 1);
+    parts.options.push_back(
+        text.substr(begin + 1, end == std::string::npos ? end : end - begin - 1));
+    begin = end;
+  }
+  return parts;
+}
+
+/// Without a look at whether options have tiles to speak of.
+Result<eval::KvFormat> read_format(const char* flag, const std::string& text) {
+  const FormatText parts = split_format(text);
+  eval::KvFormat format;
+  format.name = text;
+  KVASIR_ASSIGN_OR_RETURN(format.choice, parse_kv_type(flag, parts.k));
+  note_alias(parts.k);
+  std::string resolved = our_kv_type(parts.k);
+  if (parts.v) {
+    KVASIR_ASSIGN_OR_RETURN(const engine::KvChoice side, parse_kv_type(flag, *parts.v));
+    if (*parts.v != parts.k) note_alias(*parts.v);
+    format.choice.codecs.v = side.codecs.v;
+    format.choice.plan.clear();
+    resolved += "/" + our_kv_type(*parts.v);
+  }
+  for (const std::string& option : parts.options) {
+    KVASIR_RETURN_IF_ERROR(set_option(flag, option, format.choice));
+    resolved += ":" + option;
+  }
+  if (resolved != text) format.resolved = resolved;
+  return format;
+}
+
+/// Of a format's options, unless `others` has one with tiles.
+Status check_options(const char* flag, const eval::KvFormat& format,
+                     const std::vector<eval::KvFormat>& others) {
+  const FormatText parts = split_format(format.name);
+  for (const std::string& option : parts.options) {
+    const std::string name = ":" + option.substr(0, option.find('='));
+    const auto has = [&](const eval::KvFormat& one) {
+      return check_has_tiles(name, one.name, one.choice).has_value();
+    };
+    if (std::any_of(others.begin(), others.end(), has)) continue;
+    const Status status = check_has_tiles(name, format.name, format.choice);
+    if (!status) {
+      return Error{status.error().code, fmt::format("{}: {}", flag, status.error().message)};
+    }
+  }
+  return {};
+}
+
+/// The first position whose query reads a tile, in any layer; none: INT_MAX.
+int first_reading_position(const engine::Engine& engine, const cache::KvFormat& format) {
+  int first = INT_MAX;
+  for (const cache::GroupSpec& group : engine.model().cache_groups()) {
+    const bool has_tiles = std::any_of(group.layers.begin(), group.layers.end(), [&](int layer) {
+      return cache::is_tile_codec(format.of(layer).k) || cache::is_tile_codec(format.of(layer).v);
+    });
+    // Behind a window nothing is kept for being first; it must reach beyond the tail.
+    const bool sees_beyond_tail =
+        group.window == 0 || group.window > cache::kTileTokens * format.n_tail_tiles + 1;
+    if (!has_tiles || !sees_beyond_tail) continue;
+    const int n_sinks = group.window == 0 ? format.n_sink_tiles : 0;
+    first = std::min(first, cache::kTileTokens * (n_sinks + format.n_tail_tiles + 1));
+  }
+  return first;
+}
+
 }  // namespace
+
+std::string our_kv_type(const std::string& name) { return std::string(ours_of(name)); }
 
 Result<engine::KvChoice> parse_kv_type(const char* flag, const std::string& name) {
   for (const TypeName& type : kTypes) {
@@ -123,28 +210,19 @@ Status set_kv_sinks(const char* flag, int n_tokens, engine::KvChoice& choice) {
   return {};
 }
 
+Status check_has_tiles(const std::string& flag, const std::string& got,
+                       const engine::KvChoice& choice) {
+  const bool k_has = cache::is_tile_codec(choice.codecs.k);
+  const bool is_of_k = flag == "--kv-protect" || flag == ":protect";
+  if (k_has || (!is_of_k && cache::is_tile_codec(choice.codecs.v))) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("{}: concerns {} in tiles alone; got {}, want int4, int4-3 or int3",
+                           flag, is_of_k ? "K" : "K and V", got)};
+}
+
 Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text) {
-  const std::size_t colon = text.find(':');
-  const std::string types = text.substr(0, colon);
-  const std::size_t slash = types.find('/');
-  eval::KvFormat format;
-  format.name = text;
-  KVASIR_ASSIGN_OR_RETURN(format.choice, parse_kv_type(flag, types.substr(0, slash)));
-  note_alias(types.substr(0, slash));
-  if (slash != std::string::npos) {
-    KVASIR_ASSIGN_OR_RETURN(const engine::KvChoice side,
-                            parse_kv_type(flag, types.substr(slash + 1)));
-    note_alias(types.substr(slash + 1));
-    format.choice.codecs.v = side.codecs.v;
-    format.choice.plan.clear();
-  }
-  for (std::size_t begin = colon; begin != std::string::npos;) {
-    const std::size_t end = text.find(':', begin + 1);
-    KVASIR_RETURN_IF_ERROR(
-        set_option(flag, text.substr(begin + 1, end == std::string::npos ? end : end - begin - 1),
-                   format.choice));
-    begin = end;
-  }
+  KVASIR_ASSIGN_OR_RETURN(eval::KvFormat format, read_format(flag, text));
+  KVASIR_RETURN_IF_ERROR(check_options(flag, format, {}));
   return format;
 }
 
@@ -154,10 +232,35 @@ Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std
   for (; end != std::string::npos; begin = end + 1) {
     end = text.find(',', begin);
     KVASIR_ASSIGN_OR_RETURN(eval::KvFormat format,
-                            parse_kv_format(flag, text.substr(begin, end - begin)));
+                            read_format(flag, text.substr(begin, end - begin)));
     formats.push_back(std::move(format));
   }
+  for (const eval::KvFormat& format : formats) {
+    KVASIR_RETURN_IF_ERROR(check_options(flag, format, formats));
+  }
   return formats;
+}
+
+std::string shown_name(const eval::KvFormat& format) {
+  return format.resolved.empty() ? format.name
+                                 : fmt::format("{} ({})", format.name, format.resolved);
+}
+
+std::string name_cells(const std::vector<eval::KvFormat>& formats, const eval::KvFormat* format) {
+  const bool has_resolved =
+      std::any_of(formats.begin(), formats.end(),
+                  [](const eval::KvFormat& one) { return !one.resolved.empty(); });
+  std::string cells = fmt::format("{:<16}", format == nullptr ? "KV type" : format->name);
+  if (!has_resolved) return cells;
+  const std::string ours = format == nullptr          ? "stored as"
+                           : format->resolved.empty() ? format->name
+                                                      : format->resolved;
+  return cells + fmt::format(" {:<16}", ours);
+}
+
+void add_name(nlohmann::json& json, const eval::KvFormat& format, const char* key) {
+  json[key] = format.name;
+  if (!format.resolved.empty()) json[std::string(key) + "_resolved"] = format.resolved;
 }
 
 void add_kv_comparison(CLI::App& app, std::string& base, std::string& candidates) {
@@ -174,6 +277,25 @@ void note_missing_plan(engine::Engine& engine, const engine::KvChoice& choice) {
   say("kvasir: note: kv type {}: no calibration beside the model has bits by layer for it; every "
       "layer has the same (`kvasir calibrate kv` makes one)\n",
       choice.plan);
+}
+
+void note_formats(engine::Engine& engine, const eval::KvFormat& base,
+                  const std::vector<eval::KvFormat>& candidates, const char* what, int n_tokens) {
+  for (const eval::KvFormat& one : candidates) note_missing_plan(engine, one.choice);
+  std::vector<eval::KvFormat> all = candidates;
+  all.insert(all.begin(), base);
+  std::set<std::string> said;
+  for (const eval::KvFormat& one : all) {
+    const auto format = engine.kv_format(one.choice);
+    if (!format || !format->has_tiles(engine.model().config().n_layers)) continue;
+    const int first = first_reading_position(engine, *format);
+    if (n_tokens - 2 >= first || !said.insert(one.name).second) continue;
+    say("kvasir: note: kv type {}: in {} of {} tokens no tile is ever read, so this measures int8 "
+        "alone; {}\n",
+        one.name, what, n_tokens,
+        first == INT_MAX ? "the model's window ends before the first one"
+                         : fmt::format("the least that reads one is {}", first + 2));
+  }
 }
 
 }  // namespace kvasir::cli

@@ -40,6 +40,22 @@ class Fd {
   int fd_;
 };
 
+/// O_NONBLOCK: opening a named pipe must not wait for a writer; regular files do not care.
+Fd open_to_read(const std::string& path) {
+  return Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
+
+/// A pipe or a device may keep a reader for ever.
+Status check_regular(const Fd& fd, const std::string& path, const char* action, struct stat& info) {
+  if (::fstat(fd.get(), &info) != 0) return io_error(path, "stat");
+  if (S_ISREG(info.st_mode)) return {};
+  return Error{ErrorCode::kIo,
+               fmt::format("{}: cannot {}; got {}, want a regular file", path, action,
+                           S_ISDIR(info.st_mode)    ? "a directory"
+                           : S_ISFIFO(info.st_mode) ? "a named pipe"
+                                                    : "a device or socket")};
+}
+
 /// Makes a rename survive a power cut. Best effort: the file itself is already whole, and some file
 /// systems cannot sync a directory.
 void sync_directory_of(const std::string& path) {
@@ -76,14 +92,10 @@ class PosixMapping final : public FileMapping {
 class PosixEnv final : public Env {
  public:
   Result<std::unique_ptr<FileMapping>> map_file(const std::string& path) override {
-    // O_NONBLOCK: opening a named pipe must not wait for a writer; regular files do not care.
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const Fd fd = open_to_read(path);
     if (!fd.valid()) return io_error(path, "open");
     struct stat info {};
-    if (::fstat(fd.get(), &info) != 0) return io_error(path, "stat");
-    if (!S_ISREG(info.st_mode)) {
-      return Error{ErrorCode::kIo, fmt::format("{}: cannot map; not a regular file", path)};
-    }
+    KVASIR_RETURN_IF_ERROR(check_regular(fd, path, "map", info));
     const auto size = static_cast<std::size_t>(info.st_size);
     void* address = nullptr;
     if (size > 0) {
@@ -94,8 +106,10 @@ class PosixEnv final : public Env {
   }
 
   Result<std::string> read_file(const std::string& path, std::uint64_t max_bytes) override {
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const Fd fd = open_to_read(path);
     if (!fd.valid()) return io_error(path, "open");
+    struct stat info {};
+    KVASIR_RETURN_IF_ERROR(check_regular(fd, path, "read", info));
     std::string content;
     char buffer[1 << 16];
     while (true) {

@@ -23,9 +23,10 @@ class FileMapping {
 class Env {
  public:
   virtual ~Env() = default;
-  /// Errors: kNotFound, kIo (is a directory, no permission, ...). An empty file maps to no bytes.
+  /// Errors: kNotFound, kIo (a directory, a pipe, a device; no permission; ...). An empty file maps
+  /// to no bytes.
   virtual Result<std::unique_ptr<FileMapping>> map_file(const std::string& path) = 0;
-  /// Errors: kNotFound, kIo; kExhausted when the file is larger than `max_bytes`.
+  /// Errors: kNotFound, kIo (as of map_file); kExhausted when the file is larger than `max_bytes`.
   virtual Result<std::string> read_file(const std::string& path, std::uint64_t max_bytes) = 0;
   /// Writes `path` so that a reader sees the old content or all of the new: temporary name, sync,
   /// rename. Errors: kIo; the old file is then intact and the temporary one gone.

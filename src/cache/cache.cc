@@ -89,12 +89,12 @@ Status KvCache::Impl::add_groups(const GroupSpec& spec) {
     for (const int layer : spec.layers) {
       layers[static_cast<std::size_t>(layer)].group_idx = static_cast<int>(groups.size());
     }
-    groups.push_back(std::make_unique<Group>(spec, geometry, budget));
+    groups.push_back(std::make_unique<Group>(spec, geometry, options.is_contiguous, budget));
     return {};
   }
   wanted.layer_codecs = rows;
   KVASIR_ASSIGN_OR_RETURN(const PageGeometry row_geometry, PageGeometry::create(wanted));
-  groups.push_back(std::make_unique<Group>(spec, row_geometry, budget));
+  groups.push_back(std::make_unique<Group>(spec, row_geometry, options.is_contiguous, budget));
   Group& tail = *groups.back();
   tail.has_tail = true;
   tail.n_tail_tiles = options.n_tail_tiles;
@@ -102,7 +102,7 @@ Status KvCache::Impl::add_groups(const GroupSpec& spec) {
   if (spec.window == 0) {
     tail.n_pinned = pages_for(options.n_sink_tiles * kTileTokens, options.page_tokens);
   }
-  groups.push_back(std::make_unique<Group>(spec, geometry, budget));
+  groups.push_back(std::make_unique<Group>(spec, geometry, options.is_contiguous, budget));
   const auto n_groups = static_cast<int>(groups.size());
   for (const int layer : spec.layers) {
     LayerPlace& place = layers[static_cast<std::size_t>(layer)];

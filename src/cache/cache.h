@@ -53,6 +53,8 @@ struct CacheOptions {
   int n_sink_tiles = 1, n_tail_tiles = 1;
   int page_tokens = 32;
   HeadOrder head_order = HeadOrder::kSplit;
+  /// A page holds a whole sequence: frames are then obtained one at a time, not an arena of them.
+  bool is_contiguous = false;
   /// The most that pages of the prefix tree may take, those that open sequences use as well
   /// included: beyond it only pages stay that are in use. 0: nothing is kept. Beside it the budget
   /// holds: what it lacks, unused pages give.

@@ -21,10 +21,12 @@ class KvCache::Impl {
   /// Layers with one page table per sequence, and the frames of those tables.
   /// Layers with tile codecs have two: one of their rows, and one of their tiles.
   struct Group {
-    Group(GroupSpec group_spec, const PageGeometry& group_geometry, ByteBudget& budget)
+    Group(GroupSpec group_spec, const PageGeometry& group_geometry, bool is_contiguous,
+          ByteBudget& budget)
         : spec(std::move(group_spec)),
           geometry(group_geometry),
-          pool(group_geometry.frame_bytes(), budget) {}
+          pool(group_geometry.frame_bytes(), budget,
+               is_contiguous ? 1 : PagePool::arena_frames(group_geometry.frame_bytes())) {}
     /// The first token that a query at position `n_tokens` reads, but for pinned pages.
     int first_read(int n_tokens) const {
       if (has_tail) return std::max(0, (n_tokens / kTileTokens - n_tail_tiles) * kTileTokens);

@@ -160,6 +160,7 @@ cache::CacheOptions Engine::cache_options(const cache::KvFormat& format) const {
         static_cast<int>(round_up(static_cast<std::uint64_t>(n_ctx_), cache::kTileTokens));
   }
   made.head_order = options_.head_order;
+  made.is_contiguous = options_.page_tokens == 0;
   return made;
 }
 
@@ -220,7 +221,9 @@ cache::MemorySummary Engine::memory_summary() {
   return cache_->memory_summary();
 }
 
-Status Engine::compute(std::span<const model::ForwardItem> items, std::vector<float>& logits) {
+Status Engine::compute(std::span<const model::ForwardItem> items, std::vector<float>& logits,
+                       std::vector<model::ItemFaults>& faults) {
+  faults.clear();
   // Before anything is computed: what does not fit must not have been allocated.
   const std::uint64_t scratch = model_->scratch_bytes_after(items, pool_->n_threads());
   Status status = charge_scratch(scratch);
@@ -228,7 +231,12 @@ Status Engine::compute(std::span<const model::ForwardItem> items, std::vector<fl
   if (!status) {
     return Error{status.error().code, status.error().message + "; a smaller batch needs less"};
   }
-  return model_->forward(items, *pool_, logits);
+  const Status computed = model_->forward(items, *pool_, logits, &faults);
+  for (const model::ItemFaults& item : faults) {
+    faults_.n_poisoned_tokens += item.n_poisoned;
+    faults_.n_refused_steps += item.has_bad_logits ? 1 : 0;
+  }
+  return computed;
 }
 
 Status Engine::recompute(cache::Sequence& sequence, std::span<const TokenId> tokens,
@@ -238,12 +246,13 @@ Status Engine::recompute(cache::Sequence& sequence, std::span<const TokenId> tok
   const std::size_t per_step =
       std::max<std::size_t>(1, static_cast<std::size_t>(options_.n_batch) / n_tokens);
   std::vector<float> no_logits;
+  std::vector<model::ItemFaults> faults;
   for (; !blocks.empty(); blocks = blocks.subspan(std::min(per_step, blocks.size()))) {
     std::vector<model::ForwardItem> items;
     for (const int first : blocks.first(std::min(per_step, blocks.size()))) {
       items.push_back({tokens.subspan(static_cast<std::size_t>(first), n_tokens), first, views, 0});
     }
-    KVASIR_RETURN_IF_ERROR(compute(items, no_logits));
+    KVASIR_RETURN_IF_ERROR(compute(items, no_logits, faults));
   }
   return {};
 }
@@ -259,7 +268,11 @@ KnownHistories& Engine::known_histories() {
   return *histories_;
 }
 
-Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) {
+Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits,
+                       std::vector<model::ItemFaults>* faults) {
+  std::vector<model::ItemFaults> unasked;
+  if (faults == nullptr) faults = &unasked;
+  faults->clear();
   std::vector<int> n_before;
   const auto roll_back = [&] {
     // Only appended slots go; no page below a window was freed yet, so this cannot be refused.
@@ -290,12 +303,9 @@ Status Engine::forward(std::span<const Step> steps, std::vector<float>& logits) 
   }
   // `items` views vectors whose elements moved while `views` grew: bind them now.
   for (std::size_t i = 0; i < items.size(); ++i) items[i].layers = views[i];
-  const Status status = compute(items, logits);
-  if (!status) {
-    roll_back();
-    return status;
-  }
-  return {};
+  const Status status = compute(items, logits, *faults);
+  if (!status) roll_back();
+  return status;
 }
 
 }  // namespace kvasir::engine

@@ -60,6 +60,13 @@ struct EngineOptions {
   bool always_load = false;
 };
 
+/// What was not finite since the engine was loaded. It was contained: the logits were refused, and
+/// no other sequence saw it.
+struct FaultCounters {
+  std::int64_t n_poisoned_tokens = 0;  ///< computed with K or V that is not finite as it is stored
+  std::int64_t n_refused_steps = 0;    ///< steps of one sequence whose logits were not finite
+};
+
 class Engine {
  public:
   /// Opens, checks and packs the model. `progress` (may be empty) gets the share done, 0..1.
@@ -120,9 +127,12 @@ class Engine {
     std::span<const TokenId> tokens;
     int n_logits = 1;  ///< of the last tokens
   };
-  /// Errors: kInvalidArgument (token id out of range, past n_ctx), kExhausted; every sequence is
-  /// then as it was.
-  Status forward(std::span<const Step> steps, std::vector<float>& logits);
+  /// Errors: kInvalidArgument (token id out of range, past n_ctx), kExhausted, kInvalidModel
+  /// (logits that are not finite; `faults` says of which steps, and the others can go on without
+  /// these); every sequence is then as it was. `faults` gets one entry a step, or none where
+  /// nothing was computed.
+  Status forward(std::span<const Step> steps, std::vector<float>& logits,
+                 std::vector<model::ItemFaults>* faults = nullptr);
 
   /// Computes blocks of `block_tokens` tokens of a sequence once more, at their places among K and
   /// V that are there already; `tokens` are the sequence's, `blocks` the blocks' first ones,
@@ -134,6 +144,8 @@ class Engine {
   /// Histories that sessions have noted, for reuse at other positions; before all others those
   /// that earlier processes have left on the disk, which the first call looks for.
   KnownHistories& known_histories();
+
+  const FaultCounters& faults() const { return faults_; }
 
   /// Seconds spent loading, for the one line of figures.
   double load_seconds() const { return load_seconds_; }
@@ -151,7 +163,8 @@ class Engine {
   /// Makes the budget hold `now` bytes of scratch. Errors: kExhausted; nothing has changed.
   Status charge_scratch(std::uint64_t now);
   /// Runs the model over items whose slots are there.
-  Status compute(std::span<const model::ForwardItem> items, std::vector<float>& logits);
+  Status compute(std::span<const model::ForwardItem> items, std::vector<float>& logits,
+                 std::vector<model::ItemFaults>& faults);
 
   Env* env_ = nullptr;
   EngineOptions options_;
@@ -169,6 +182,7 @@ class Engine {
   std::string scope_difference_;
   std::unique_ptr<cache::KvCache> cache_;
   double seconds_per_token_ = 0;
+  FaultCounters faults_;
   cache::KvFormat kv_format_;
   std::optional<KvCalibration> calibration_;  ///< once it was asked for
   cache::KeyScope key_scope_;

@@ -14,6 +14,7 @@ namespace kvasir::eval {
 struct KvFormat {
   std::string name;
   engine::KvChoice choice;
+  std::string resolved{};  ///< our name of it, where `name` has llama.cpp's; else empty
 };
 
 /// One candidate in one chunk; arrays are by scored token.

@@ -30,7 +30,8 @@ std::vector<ParetoRow> pareto_rows(const KldReport& report, std::span<const KvFo
   KVASIR_CHECK(speeds.empty() || speeds.size() == formats.size());
   std::vector<ParetoRow> rows;
   for (std::size_t i = 0; i < formats.size(); ++i) {
-    ParetoRow row{formats[i].name, report.all[i], report.bits_per_value(report.all[i]), {}, false};
+    ParetoRow row{formats[i].name, report.all[i],      report.bits_per_value(report.all[i]), {},
+                  false,           formats[i].resolved};
     if (!speeds.empty()) row.rates = rates_of(speeds[i]);
     rows.push_back(std::move(row));
   }

@@ -27,6 +27,7 @@ struct ParetoRow {
   double bits = 0;           ///< per value, all-in
   RateRange rates;           ///< zeros: not measured
   bool is_on_front = false;  ///< no other type has less of one of bytes and KLD and no more of both
+  std::string resolved{};    ///< KvFormat's
 
   double percent_of_f16() const { return 100 * bits / 16; }
 };

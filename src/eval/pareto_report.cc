@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 
@@ -187,11 +186,21 @@ class Plot {
   int low_ = -6, high_ = 0;  ///< exponents of the y axis
 };
 
-constexpr std::array kColumns = {"KV type",    "bits",     "% f16",  "KLD mean",
-                                 "+-",         "KLD 99 %", "dPPL %", "same top %",
-                                 "t/s median", "min",      "max",    "front"};
+/// Where a type's name is llama.cpp's, a column has ours.
+bool has_resolved(std::span<const ParetoRow> rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [](const ParetoRow& row) { return !row.resolved.empty(); });
+}
 
-std::array<std::string, kColumns.size()> cells_of(const ParetoRow& row) {
+std::vector<std::string> columns_of(std::span<const ParetoRow> rows) {
+  std::vector<std::string> columns = {"KV type",    "bits",     "% f16",  "KLD mean",
+                                      "+-",         "KLD 99 %", "dPPL %", "same top %",
+                                      "t/s median", "min",      "max",    "front"};
+  if (has_resolved(rows)) columns.insert(columns.begin() + 1, "stored as");
+  return columns;
+}
+
+std::vector<std::string> cells_of(const ParetoRow& row, bool is_resolved) {
   const KldFigures& quality = row.quality;
   const auto rate = [&](double value) {
     return row.rates.median > 0 ? fmt::format("{:.2f}", value) : std::string("-");
@@ -199,18 +208,22 @@ std::array<std::string, kColumns.size()> cells_of(const ParetoRow& row) {
   const auto kld = [](double value) {
     return value == 0 ? std::string("0") : fmt::format("{:.3g}", value);
   };
-  return {row.name,
-          fmt::format("{:.3f}", row.bits),
-          fmt::format("{:.2f}", row.percent_of_f16()),
-          kld(quality.kld_mean),
-          kld(quality.kld_error),
-          kld(quality.kld_99),
-          fmt::format("{:.3f}", 100 * quality.excess),
-          fmt::format("{:.2f}", 100 * quality.same_top),
-          rate(row.rates.median),
-          rate(row.rates.min),
-          rate(row.rates.max),
-          row.is_on_front ? "yes" : ""};
+  std::vector<std::string> cells = {row.name,
+                                    fmt::format("{:.3f}", row.bits),
+                                    fmt::format("{:.2f}", row.percent_of_f16()),
+                                    kld(quality.kld_mean),
+                                    kld(quality.kld_error),
+                                    kld(quality.kld_99),
+                                    fmt::format("{:.3f}", 100 * quality.excess),
+                                    fmt::format("{:.2f}", 100 * quality.same_top),
+                                    rate(row.rates.median),
+                                    rate(row.rates.min),
+                                    rate(row.rates.max),
+                                    row.is_on_front ? "yes" : ""};
+  if (is_resolved) {
+    cells.insert(cells.begin() + 1, row.resolved.empty() ? row.name : row.resolved);
+  }
+  return cells;
 }
 
 constexpr const char* kStyle =
@@ -230,17 +243,23 @@ constexpr const char* kNotes =
 }  // namespace
 
 std::string pareto_table(std::span<const ParetoRow> rows) {
-  const auto line = [](const auto& cells) {
+  const bool is_resolved = has_resolved(rows);
+  const std::vector<std::string> columns = columns_of(rows);
+  const auto line = [&](const std::vector<std::string>& cells) {
     std::string text = fmt::format("{:<16}", cells[0]);
-    for (std::size_t i = 1; i < kColumns.size(); ++i) {
-      const std::size_t width = std::max<std::size_t>(std::string_view(kColumns[i]).size() + 2, 9);
+    for (std::size_t i = 1; i < columns.size(); ++i) {
+      if (i == 1 && is_resolved) {
+        text += fmt::format(" {:<16}", cells[i]);
+        continue;
+      }
+      const std::size_t width = std::max<std::size_t>(columns[i].size() + 2, 9);
       text += fmt::format("{:>{}}", cells[i], width);
     }
     text.erase(text.find_last_not_of(' ') + 1);
     return text + "\n";
   };
-  std::string table = line(kColumns);
-  for (const ParetoRow& row : rows) table += line(cells_of(row));
+  std::string table = line(columns);
+  for (const ParetoRow& row : rows) table += line(cells_of(row, is_resolved));
   return table;
 }
 
@@ -256,11 +275,15 @@ std::string pareto_page(std::span<const ParetoRow> rows, const ReportSettings& s
       "<style>\n{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n",
       escaped(title), kStyle);
   page += pareto_plot(rows, title) + "<table>\n<tr>";
-  for (const char* const name : kColumns) page += fmt::format("<th>{}</th>", escaped(name));
+  for (const std::string& name : columns_of(rows)) {
+    page += fmt::format("<th>{}</th>", escaped(name));
+  }
   page += "</tr>\n";
   for (const ParetoRow& row : rows) {
     page += "<tr>";
-    for (const std::string& cell : cells_of(row)) page += fmt::format("<td>{}</td>", escaped(cell));
+    for (const std::string& cell : cells_of(row, has_resolved(rows))) {
+      page += fmt::format("<td>{}</td>", escaped(cell));
+    }
     page += "</tr>\n";
   }
   page += "</table>\n" + std::string(kNotes) +

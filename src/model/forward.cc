@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cache/codec/poison.h"
 #include "cache/codec/row_codec.h"
 #include "cache/codec/seal.h"
 #include "model/ops.h"
@@ -154,6 +155,7 @@ ForwardPass::ForwardPass(const ModelConfig& config, const Weights& weights, Acti
     n_rows_ += static_cast<int>(item.tokens.size());
   }
   first_rows_.push_back(n_rows_);
+  poisoned_.resize(static_cast<std::size_t>(n_rows_));
   w_.shape(config_, n_rows_);
 }
 
@@ -292,10 +294,18 @@ void ForwardPass::write_kv(int layer_idx, int begin_row, int end_row) {
     const int end = std::min(end_row, first_rows_[i + 1]);
     if (begin >= end) continue;
     const float* k = w_.qkv.row(begin) + n_q;
-    cache::write_kv(items_[i].layers[static_cast<std::size_t>(layer_idx)],
-                    items_[i].first_pos + (begin - first_rows_[i]), end - begin, k, k + n_k,
-                    w_.qkv.stride());
+    const cache::PagedKvView& kv = items_[i].layers[static_cast<std::size_t>(layer_idx)];
+    const Position first_pos = items_[i].first_pos + (begin - first_rows_[i]);
+    cache::write_kv(kv, first_pos, end - begin, k, k + n_k, w_.qkv.stride());
+    cache::note_poisoned(kv, first_pos, end - begin, k, k + n_k, w_.qkv.stride(),
+                         poisoned_.data() + begin);
   }
+}
+
+int ForwardPass::n_poisoned(std::size_t item_idx) const {
+  const auto rows = poisoned_.begin();
+  return static_cast<int>(
+      std::count(rows + first_rows_[item_idx], rows + first_rows_[item_idx + 1], 1));
 }
 
 /// Before the pass attends: its own later queries read them.

@@ -68,6 +68,8 @@ class ForwardPass {
 
   /// Shapes: logits [sum of n_logits][vocab_size].
   void run(float* logits);
+  /// Once it has run: tokens of an item whose K or V in some layer is not finite.
+  int n_poisoned(std::size_t item_idx) const;
 
  private:
   void embed();
@@ -104,9 +106,10 @@ class ForwardPass {
   const std::span<const ForwardItem> items_;
   Workspace& w_;
   ThreadPool& pool_;
-  const AttentionObserver& observer_;  ///< may be empty
-  std::vector<int> first_rows_;        ///< [items + 1] of `items_`
-  int n_rows_ = 0;                     ///< shrinks to the wanted rows in the last layer
+  const AttentionObserver& observer_;   ///< may be empty
+  std::vector<int> first_rows_;         ///< [items + 1] of `items_`
+  std::vector<std::uint8_t> poisoned_;  ///< by row: see n_poisoned
+  int n_rows_ = 0;                      ///< shrinks to the wanted rows in the last layer
 };
 
 }  // namespace kvasir::model

@@ -70,6 +70,33 @@ bool all_finite(std::span<const float> values) {
   return n_bad == 0;
 }
 
+/// What of each item came out not finite.
+std::vector<ItemFaults> faults_of(const ForwardPass& pass, std::span<const ForwardItem> items,
+                                  std::span<const float> logits, int vocab_size) {
+  std::vector<ItemFaults> faults;
+  for (const ForwardItem& item : items) {
+    const auto n_logits =
+        static_cast<std::size_t>(item.n_logits) * static_cast<std::size_t>(vocab_size);
+    faults.push_back({pass.n_poisoned(faults.size()), !all_finite(logits.first(n_logits))});
+    logits = logits.subspan(n_logits);
+  }
+  return faults;
+}
+
+Status check_logits(std::span<const ItemFaults> faults) {
+  std::int64_t n_bad = 0, n_poisoned = 0;
+  for (const ItemFaults& item : faults) {
+    n_bad += item.has_bad_logits ? 1 : 0;
+    n_poisoned += item.n_poisoned;
+  }
+  if (n_bad == 0) return {};
+  return Error{ErrorCode::kInvalidModel,
+               fmt::format("forward: got logits that are not finite in {} of {} sequences (K or V "
+                           "of {} tokens are not), want finite weights (damaged file?), or K and V "
+                           "within their cache type's range (bf16 and f32 reach further)",
+                           n_bad, faults.size(), n_poisoned)};
+}
+
 }  // namespace
 
 Status Model::Impl::check(std::span<const ForwardItem> items) const {
@@ -158,7 +185,8 @@ void Model::set_attention_observer(AttentionObserver observer) {
 }
 
 Status Model::forward(std::span<const ForwardItem> items, ThreadPool& pool,
-                      std::vector<float>& logits) {
+                      std::vector<float>& logits, std::vector<ItemFaults>* faults) {
+  if (faults != nullptr) faults->clear();
   KVASIR_RETURN_IF_ERROR(impl_->check(items));
   std::size_t n_logits = 0;
   for (const ForwardItem& item : items) n_logits += static_cast<std::size_t>(item.n_logits);
@@ -167,17 +195,15 @@ Status Model::forward(std::span<const ForwardItem> items, ThreadPool& pool,
     ForwardPass pass(impl_->config_, impl_->loaded_.weights, impl_->mode_, items, impl_->workspace_,
                      pool, impl_->attention_observer_);
     pass.run(logits.data());
-    if (!all_finite(logits)) {
-      return Error{ErrorCode::kInvalidModel,
-                   "forward: got logits that are not finite, want finite weights (damaged file?), "
-                   "or K and V within their cache type's range (bf16 and f32 reach further)"};
-    }
+    std::vector<ItemFaults> found = faults_of(pass, items, logits, impl_->config_.vocab_size);
+    const Status status = check_logits(found);
+    if (faults != nullptr) *faults = std::move(found);
+    return status;
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::kExhausted,
                  fmt::format("forward: the system has no memory left; got a batch of {} items",
                              items.size())};
   }
-  return {};
 }
 
 }  // namespace kvasir::model

@@ -39,6 +39,14 @@ struct ForwardItem {
   int n_logits = 0;
 };
 
+/// What of an item came out not finite. It stays in the item: nobody else's rows see it.
+struct ItemFaults {
+  /// Tokens of the item whose K or V, in some layer, is not finite as it is stored: it was none, or
+  /// is beyond the codec's range.
+  int n_poisoned = 0;
+  bool has_bad_logits = false;  ///< some wanted logit is not finite
+};
+
 /// Gets what attention gives, before the output projection, layer by layer and item by item: rows
 /// at positions first_pos... of [n_heads * head_dim], `stride` floats apart, valid during the call.
 /// The last layer has the rows whose logits are wanted, the others all. On `forward`'s thread.
@@ -72,8 +80,11 @@ class Model {
   /// Computes every item's tokens, writes their K/V through the views, and gives the wanted rows'
   /// logits: [sum of n_logits][vocab_size], in item order.
   /// Requires: token ids in range (checked: kInvalidArgument), sum of tokens >= 1.
-  /// Errors: also kInvalidModel (a logit that is not finite: nobody may go on with it).
-  Status forward(std::span<const ForwardItem> items, ThreadPool& pool, std::vector<float>& logits);
+  /// Errors: also kInvalidModel (a logit that is not finite: nobody may go on with that item; the
+  /// logits of the others are what they are without it). `faults` gets one entry an item, or none
+  /// where nothing was computed.
+  Status forward(std::span<const ForwardItem> items, ThreadPool& pool, std::vector<float>& logits,
+                 std::vector<ItemFaults>* faults = nullptr);
 
   /// For measurements: sees every pass from now on; empty: none. Nothing that is computed changes.
   void set_attention_observer(AttentionObserver observer);

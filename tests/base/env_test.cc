@@ -67,8 +67,24 @@ TEST_F(EnvTest, ReadsAnEmptyFileAtLimitZero) {
   EXPECT_EQ(*env_.read_file(path("empty"), 0), "");
 }
 
-TEST_F(EnvTest, ReadingStopsAtTheLimitOfAnEndlessFile) {
-  EXPECT_EQ(env_.read_file("/dev/zero", 1 << 20).error().code, ErrorCode::kExhausted);
+TEST_F(EnvTest, RefusesToReadWhatIsNoRegularFile) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);  // nobody will ever write into it
+  for (const auto& [what, got] : {std::pair{path("pipe"), "a named pipe"},
+                                  {directory_.string(), "a directory"},
+                                  {std::string("/dev/zero"), "a device"}}) {
+    const auto content = env_.read_file(what, 1 << 20);
+    ASSERT_FALSE(content) << what;
+    EXPECT_EQ(content.error().code, ErrorCode::kIo);
+    EXPECT_NE(content.error().message.find(what + ": cannot read; got " + got), std::string::npos)
+        << content.error().message;
+  }
+}
+
+/// Of these the kernel says that they have no bytes.
+TEST_F(EnvTest, ReadsFilesOfTheKernel) {
+  const auto limits = env_.read_file("/proc/self/limits", 1 << 20);
+  ASSERT_TRUE(limits) << limits.error().message;
+  EXPECT_FALSE(limits->empty());
 }
 
 TEST_F(EnvTest, ErrorsNameThePathAndTellMissingFromRefused) {

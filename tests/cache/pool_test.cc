@@ -48,6 +48,23 @@ TEST(PagePool, ArenasFillHugePagesAndWasteLittle) {
   EXPECT_EQ(PagePool::arena_frames(100 * kMiB), 1);
 }
 
+TEST(PagePool, ArenasMayBeAskedToHoldSingleFrames) {
+  const std::uint64_t single = PagePool::arena_bytes(kFrame, 1);
+  ByteBudget budget;
+  PagePool pool(kFrame, budget, 1);
+  const auto pages = take(pool, 3);
+  EXPECT_EQ(pool.allocated_bytes(), 3 * single);
+  EXPECT_EQ(pool.n_free(), 0u);
+  pool.drop_owner(pages[1]);
+  EXPECT_EQ(pool.allocated_bytes(), 2 * single);
+  const auto again = take(pool, 1);
+  EXPECT_NE(pool.frame(again[0]), pool.frame(pages[0]));
+  pool.drop_owner(again[0]);
+  pool.drop_owner(pages[0]);
+  pool.drop_owner(pages[2]);
+  EXPECT_EQ(budget.reserved(), 0u);
+}
+
 TEST(PagePool, ReservesBeforeItOwnsAndGivesEverythingBack) {
   ByteBudget budget(64 * kMiB);
   PagePool pool(kFrame, budget);

@@ -309,6 +309,39 @@ TEST(WindowGroup, WindowOfOneGoesBackToPageBordersOnly) {
   EXPECT_EQ(token_value(sequence, 39), 39.0f);
 }
 
+/// A page that holds a whole sequence comes alone, not with room for others, in every codec.
+TEST(MemorySummary, OfContiguousPagesInPoolsByLayerHasNoFreeOnes) {
+  for (const CodecId codec : {CodecId::kF16, CodecId::kInt8, CodecId::kTile4}) {
+    ByteBudget budget;
+    CacheOptions options;
+    for (int layer = 0; layer < 6; ++layer) {
+      options.groups.push_back({.layers = {layer}, .n_kv_heads = 3, .head_dim = 64});
+    }
+    options.codec_k = options.codec_v = codec;
+    options.page_tokens = 2048;
+    for (const bool is_contiguous : {false, true}) {
+      options.is_contiguous = is_contiguous;
+      auto cache = make(options, budget);
+      Sequence a = cache->open(), b = cache->open();
+      ASSERT_TRUE(a.append(100));
+      MemorySummary summary = cache->memory_summary();
+      if (!is_contiguous) {
+        EXPECT_GT(summary.allocated, 2 * summary.used);
+        continue;
+      }
+      EXPECT_LT(summary.allocated, summary.used + summary.used / 20);
+      ASSERT_TRUE(b.append(1000));
+      summary = cache->memory_summary();
+      EXPECT_LT(summary.allocated, summary.used + summary.used / 20);
+      for (const auto& group : summary.groups) EXPECT_EQ(group.n_pages_free, 0u);
+      cache->check_invariants();
+      a.close();
+      EXPECT_EQ(cache->memory_summary().used, summary.used / 2);
+      EXPECT_EQ(cache->memory_summary().allocated, summary.allocated / 2);
+    }
+  }
+}
+
 TEST(MemorySummary, IsExact) {
   ByteBudget budget(std::uint64_t{1} << 30);
   ASSERT_TRUE(budget.reserve(MemoryOwner::kWeights, 1234));

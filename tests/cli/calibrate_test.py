@@ -1,5 +1,6 @@
 """`kvasir calibrate kv` and what its file changes, on a tiny model with heads of 64."""
 
+import os
 import pathlib
 import shutil
 import signal
@@ -86,6 +87,31 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(self.beside.read_text(), text)
         self.assertEqual(kvasir(*run, "--kv-type", "int4").returncode, OK)
 
+    def test_what_is_no_regular_file_is_refused_and_not_waited_for(self):
+        run = ("run", "-m", self.model, "--raw", "-p", "Once", "-n", 1)
+        text = self.model.with_name("text")
+        text.write_text(TEXT)
+        kld = ("eval", "kld", "-m", self.model, "-f", text, "-c", 256, "--kv-type", "int4")
+        makers = {
+            "a named pipe": lambda: os.mkfifo(self.beside),
+            "a directory": lambda: self.beside.mkdir(),
+            "a device": lambda: self.beside.symlink_to("/dev/zero"),
+        }
+        for what, make in makers.items():
+            make()
+            for command in ((*run, "--kv-type", "int4"), kld):
+                refused = kvasir(*command, timeout=60)
+                self.assertEqual(refused.returncode, ERROR, (what, refused.stderr))
+                self.assertIn(
+                    f"{self.beside}: cannot read; got {what}", refused.stderr.decode())
+            self.assertEqual(kvasir(*run, "--kv-type", "int8").returncode, OK)
+            self.beside.rmdir() if what == "a directory" else self.beside.unlink()
+        # Nor is what a comparison would resume from.
+        os.mkfifo(self.beside)
+        refused = kvasir(*kld[:-1], "int8", "--resume", self.beside, timeout=60)
+        self.assertEqual(refused.returncode, ERROR, refused.stderr)
+        self.assertIn("got a named pipe, want a regular file", refused.stderr.decode())
+
     def test_what_cannot_be_is_refused_and_nothing_is_written(self):
         rows = (
             (USAGE, (*self.calibrate, "--chunks", 0), "--chunks: got 0"),
@@ -93,6 +119,7 @@ class Calibrate(unittest.TestCase):
             (USAGE, self.calibrate[:4], "--file"),
             (USAGE, (*self.calibrate, "--act", "int8"), "--act"),
             (ERROR, (*self.calibrate, "-o", self.model.parent / "no" / "x.kv"), "--output"),
+            (ERROR, (*self.calibrate, "-o", self.model.parent), "which is a directory"),
             (INVALID_MODEL, ("calibrate", "kv", "-m", STORIES, "-f", "-", "-c", 256,
                              "-o", self.model.with_name("stories.kv")), "head size; got 8"),
         )
@@ -103,6 +130,11 @@ class Calibrate(unittest.TestCase):
         short = kvasir(*self.calibrate, stdin="too short")
         self.assertEqual(short.returncode, USAGE)
         self.assertEqual(list(self.model.parent.iterdir()), [self.model])
+
+    def test_help_says_how_long_a_chunk_may_be(self):
+        done = kvasir("calibrate", "kv", "--help")
+        self.assertIn(
+            "256 to the model's context; 0: 2048", " ".join(done.stdout.decode().split()))
 
     def test_after_ctrl_c_nothing_is_written(self):
         text = self.model.with_name("text")

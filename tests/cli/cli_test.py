@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import tempfile
@@ -331,7 +332,23 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, *pareto, "-o", "x.html", "--kv-types", "q9", says="got 'q9'")
         self.refused(USAGE, *pareto, "-o", "x.html", "-r", "0", says="--repetitions: got 0")
         self.refused(USAGE, *pareto, "-o", "x.html", "-n", "0", says="--n-gen: got 0")
-        self.refused(ERROR, *pareto, "-o", "/nowhere/x.html", says="--output: cannot write into")
+        for flags in (("-o", "{}"), ("-o", "{}/page", "--svg", "{}")):
+            with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
+                name = flags[-2].replace("-o", "--output")
+                there = pathlib.Path(folder) / "there"
+                for path, why in (
+                    (folder, "which is a directory"),
+                    (folder + "/no/x", "No such file or directory"),
+                    (str(STORIES) + "/x", "Not a directory"),
+                    ("/dev/null", "which is a pipe, a device or a socket"),
+                ):
+                    args = [flag.replace("{}/page", str(there)) for flag in flags]
+                    args[-1] = path
+                    there.write_text("kept")
+                    self.refused(ERROR, *pareto, *args, says=f"{name}: cannot write; got ")
+                    self.refused(ERROR, *pareto, *args, says=why)
+                    self.assertEqual(there.read_text(), "kept")
+                    self.assertEqual(os.listdir(folder), ["there"])
         self.refused(DOES_NOT_FIT, *pareto, "-o", "x.html", "--kv-types", "f16", says="got 7664")
 
     def test_unknown_subcommands_are_named_with_those_there_are(self):

@@ -97,6 +97,29 @@ TEST(ParetoRows, AreOnTheFrontUnlessAnotherHasLessOfOneAndNoMoreOfBoth) {
   EXPECT_EQ(pareto_rows(report, formats, {})[0].rates.max, 0);
 }
 
+/// Where a name was llama.cpp's, a column says what of ours it is; the label stays.
+TEST(ParetoTable, HasAColumnOfOurNamesWhereTheyDiffer) {
+  std::vector<KvFormat> formats = {{"q4_0", {}, "int4"}, {"f16", {}}};
+  KldReport report;
+  report.n_values = 8;
+  report.all.resize(2);
+  auto rows = pareto_rows(report, formats, {});
+  const std::string table = pareto_table(rows);
+  const auto second_line = table.find('\n') + 1;
+  EXPECT_EQ(words_of(table.substr(second_line))[0], "q4_0");
+  EXPECT_EQ(words_of(table.substr(second_line))[1], "int4");
+  EXPECT_NE(table.find("stored as"), std::string::npos);
+  const std::string page = pareto_page(rows, {}, "title");
+  EXPECT_NE(page.find("<td>q4_0</td><td>int4</td>"), std::string::npos);
+  EXPECT_NE(page.find("<td>f16</td><td>f16</td>"), std::string::npos);
+  EXPECT_NE(page.find("<th>KV type</th><th>stored as</th><th>bits</th>"), std::string::npos);
+
+  formats[0].resolved.clear();
+  rows = pareto_rows(report, formats, {});
+  EXPECT_EQ(pareto_table(rows).find("stored as"), std::string::npos);
+  EXPECT_EQ(pareto_page(rows, {}, "title").find("stored as"), std::string::npos);
+}
+
 TEST(ParetoTable, HasALineForEachTypeAndADashWithoutASpeed) {
   auto all = rows();
   all[1].rates = {};

@@ -40,11 +40,11 @@ std::uint64_t PagePool::arena_bytes(std::size_t frame_bytes, int n_frames) {
   return is_well_filled(bytes, huge) ? huge : round_up(bytes, kSystemPage);
 }
 
-PagePool::PagePool(std::size_t frame_bytes, ByteBudget& budget)
+PagePool::PagePool(std::size_t frame_bytes, ByteBudget& budget, int n_arena_frames)
     : frame_bytes_(frame_bytes),
-      frames_per_arena_(static_cast<std::uint32_t>(arena_frames(frame_bytes))),
+      frames_per_arena_(static_cast<std::uint32_t>(n_arena_frames)),
       budget_(budget) {
-  KVASIR_CHECK(frame_bytes % 64 == 0);
+  KVASIR_CHECK(frame_bytes > 0 && frame_bytes % 64 == 0 && n_arena_frames > 0);
 }
 
 PagePool::~PagePool() {

@@ -25,8 +25,12 @@ inline constexpr PageId kNoPage = std::numeric_limits<PageId>::max();
 
 class PagePool {
  public:
-  /// Requires: frame_bytes > 0, a multiple of 64. `budget` must outlive the pool.
-  PagePool(std::size_t frame_bytes, ByteBudget& budget);
+  /// An arena has `n_arena_frames` frames, or fewer where the budget has no more room. Requires:
+  /// frame_bytes > 0, a multiple of 64; n_arena_frames > 0. `budget` must outlive the pool.
+  PagePool(std::size_t frame_bytes, ByteBudget& budget, int n_arena_frames);
+  /// With arena_frames().
+  PagePool(std::size_t frame_bytes, ByteBudget& budget)
+      : PagePool(frame_bytes, budget, arena_frames(frame_bytes)) {}
   ~PagePool();  ///< Requires: every frame is free.
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
