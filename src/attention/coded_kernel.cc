@@ -28,23 +28,26 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
-template <bool kFetches>
+template <class Dots, bool kFetches>
 ScoreCodesFunction score_function(CodecId codec, int n_rows) {
-  return codec == CodecId::kInt8G64 ? choose_score_codes<true, kFetches>(n_rows)
-                                    : choose_score_codes<false, kFetches>(n_rows);
+  return codec == CodecId::kInt8G64 ? choose_score_codes<Dots, true, kFetches>(n_rows)
+                                    : choose_score_codes<Dots, false, kFetches>(n_rows);
 }
 
+template <class Dots>
 ScorePackedFunction score_packed_function(CodecId codec, int n_rows) {
-  return with_tile_codec(codec, [&](auto tile) { return choose_score_packed<tile()>(n_rows); });
+  return with_tile_codec(codec,
+                         [&](auto tile) { return choose_score_packed<Dots, tile()>(n_rows); });
 }
 
+template <class Dots>
 void score_direct_codes(const Block& block, const Segment& segment, const Work& work) {
   const Places places(block, segment, false);
   const ReadingOrder order(block, segment, places);
   const std::uint8_t* const* strips = order.begin();
   const int head_dim = block.params->head_dim, n_rows = block.heads_per_kv_head();
-  const auto score = score_function<true>(places.rows.codec, n_rows);
-  const auto score_packed = score_packed_function(places.tiles.codec, n_rows);
+  const auto score = score_function<Dots, true>(places.rows.codec, n_rows);
+  const auto score_packed = score_packed_function<Dots>(places.tiles.codec, n_rows);
   KeyChunk chunk;
   for_each_stretch(segment, [&](int begin, int end) {
     const int first = places.first_read(begin);
@@ -63,6 +66,7 @@ void score_direct_codes(const Block& block, const Segment& segment, const Work& 
   });
 }
 
+template <class Dots>
 void score_staged_codes(const Block& block, const Segment& segment, const Shape& shape,
                         const Tiles& tiles, const Work& work) {
   const Places places(block, segment, false);
@@ -78,7 +82,7 @@ void score_staged_codes(const Block& block, const Segment& segment, const Shape&
       const int row = tiles.first_row(tile), n_rows = tiles.rows(tile);
       if (!sees_any(work.rows + row, n_rows, begin * 16, end * 16)) continue;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * shape.head_dim);
-      score_function<false>(block.kv->rows.k.codec, n_rows)(
+      score_function<Dots, false>(block.kv->rows.k.codec, n_rows)(
           q, work.queries + row, chunk, shape.head_dim, segment.fetch,
           work.scores + row * kSegmentTokens + begin * 16);
     }
@@ -87,11 +91,14 @@ void score_staged_codes(const Block& block, const Segment& segment, const Shape&
 
 void score_codes_of(const Block& block, const Segment& segment, const Shape& shape,
                     const Tiles& tiles, const Work& work) {
-  if (block.is_direct()) {
-    score_direct_codes(block, segment, work);
-  } else {
-    score_staged_codes(block, segment, shape, tiles, work);
-  }
+  with_dots([&](auto dots) {
+    using Dots = decltype(dots);
+    if (block.is_direct()) {
+      score_direct_codes<Dots>(block, segment, work);
+    } else {
+      score_staged_codes<Dots>(block, segment, shape, tiles, work);
+    }
+  });
 }
 
 /// Clears what a row does not see of the strips that its neighbours do.
@@ -136,7 +143,7 @@ void make_staged_factors(const Block& block, const Segment& segment, const Value
 }
 
 /// Rows [row, row + R) x C panels of 16 channels, of strips that all lie at hand.
-template <int R, int C>
+template <class Dots, int R, int C>
 void weigh_panels_of(const Segment& segment, const Shape& shape, const Work& work, int row,
                      int channel, const std::uint8_t* const* strips) {
   const std::uint8_t* at[kSegmentStrips];
@@ -145,22 +152,23 @@ void weigh_panels_of(const Segment& segment, const Shape& shape, const Work& wor
   }
   CodeSums<R, C> sums;
   sums.clear();
-  weigh_codes<R, C, false>(sums, at, segment.strip_begin, segment.strip_end, 4 * shape.head_dim,
-                           segment.fetch, work.planes + row * kPlaneBytes);
+  weigh_codes<Dots, R, C, false>(sums, at, segment.strip_begin, segment.strip_end,
+                                 4 * shape.head_dim, segment.fetch,
+                                 work.planes + row * kPlaneBytes);
   merge_codes(sums, work.rows + row, work.values + row,
               work.records + static_cast<std::size_t>(row) * shape.record_stride,
               shape.record_stride, channel);
 }
 
-template <int R>
+template <class Dots, int R>
 HWY_NOINLINE void weigh_rows(const Segment& segment, const Shape& shape, const Work& work, int row,
                              int channel, int channel_end, const std::uint8_t* const* strips) {
   constexpr int C = strips_beside(2 * R);
   for (; channel + 16 * C <= channel_end; channel += 16 * C) {
-    weigh_panels_of<R, C>(segment, shape, work, row, channel, strips);
+    weigh_panels_of<Dots, R, C>(segment, shape, work, row, channel, strips);
   }
   for (; C > 1 && channel < channel_end; channel += 16) {
-    weigh_panels_of<R, 1>(segment, shape, work, row, channel, strips);
+    weigh_panels_of<Dots, R, 1>(segment, shape, work, row, channel, strips);
   }
 }
 
@@ -188,6 +196,7 @@ void for_each_group(const Block& block, Visit visit) {
   }
 }
 
+template <class Dots>
 void weigh_staged_codes(const Block& block, const Segment& segment, const Shape& shape,
                         const Work& work) {
   const Places places(block, segment, true);
@@ -217,7 +226,7 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
     for_value_rows(shape.n_rows, [&](auto n_rows, int row) {
       next_keys.step();
       if (!sees_any(work.rows + row, n_rows(), 0, kSegmentTokens)) return;
-      weigh_rows<n_rows()>(segment, shape, work, row, begin, end, strips);
+      weigh_rows<Dots, n_rows()>(segment, shape, work, row, begin, end, strips);
     });
   });
 }
@@ -230,27 +239,27 @@ struct ValueChunk {
   FetchAhead& fetch;
 };
 
-template <int R, int C>
+template <class Dots, int R, int C>
 HWY_INLINE void add_chunk(const ValueChunk& chunk, int channel, int head_dim,
                           const std::uint8_t* planes, CodeSums<R, C>& sums) {
   if (cache::is_tile_codec(chunk.codec)) {
     const int first = chunk.begin / kChunkStrips * kChunkStrips;
     with_tile_codec(chunk.codec, [&](auto tile) {
-      weigh_packed<tile(), R, C>(sums, *chunk.strips, head_dim, channel, chunk.fetch,
-                                 planes + 32 * first);
+      weigh_packed<Dots, tile(), R, C>(sums, *chunk.strips, head_dim, channel, chunk.fetch,
+                                       planes + 32 * first);
     });
     return;
   }
   const std::uint8_t* at[kChunkStrips];
   const int n_strips = chunk.end - chunk.begin;
   for (int i = 0; i < n_strips; ++i) at[i] = chunk.strips[i] + 4 * channel;
-  weigh_codes<R, C, true>(sums, at, 0, n_strips, 4 * head_dim, chunk.fetch,
-                          planes + 32 * chunk.begin);
+  weigh_codes<Dots, R, C, true>(sums, at, 0, n_strips, 4 * head_dim, chunk.fetch,
+                                planes + 32 * chunk.begin);
 }
 
 /// Adds a chunk to the rows' sums so far, which are kept in `kept` between chunks:
 /// [R][2][head_dim].
-template <int R, int C>
+template <class Dots, int R, int C>
 HWY_INLINE void weigh_panels(const ValueChunk& chunk, bool is_first, bool is_last,
                              const Shape& shape, const Work& work, int row, int channel,
                              std::int32_t* kept) {
@@ -260,7 +269,7 @@ HWY_INLINE void weigh_panels(const ValueChunk& chunk, bool is_first, bool is_las
   } else {
     sums.load(kept + channel, shape.head_dim);
   }
-  add_chunk(chunk, channel, shape.head_dim, work.planes + row * kPlaneBytes, sums);
+  add_chunk<Dots>(chunk, channel, shape.head_dim, work.planes + row * kPlaneBytes, sums);
   if (!is_last) {
     sums.store(kept + channel, shape.head_dim);
     return;
@@ -270,16 +279,16 @@ HWY_INLINE void weigh_panels(const ValueChunk& chunk, bool is_first, bool is_las
               shape.record_stride, channel);
 }
 
-template <int R>
+template <class Dots, int R>
 HWY_NOINLINE void weigh_chunk(const ValueChunk& chunk, bool is_first, bool is_last,
                               const Shape& shape, const Work& work, int row, int channel,
                               int channel_end, std::int32_t* kept) {
   constexpr int C = strips_beside(2 * R);
   for (; channel + 16 * C <= channel_end; channel += 16 * C) {
-    weigh_panels<R, C>(chunk, is_first, is_last, shape, work, row, channel, kept);
+    weigh_panels<Dots, R, C>(chunk, is_first, is_last, shape, work, row, channel, kept);
   }
   for (; C > 1 && channel < channel_end; channel += 16) {
-    weigh_panels<R, 1>(chunk, is_first, is_last, shape, work, row, channel, kept);
+    weigh_panels<Dots, R, 1>(chunk, is_first, is_last, shape, work, row, channel, kept);
   }
 }
 
@@ -304,6 +313,7 @@ void make_direct_factors(const Block& block, const Segment& segment, const Place
   }
 }
 
+template <class Dots>
 void weigh_direct_codes(const Block& block, const Segment& segment, const Shape& shape,
                         const Work& work) {
   const Places places(block, segment, true);
@@ -323,8 +333,8 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
           const ValueChunk chunk{layout.codec, begin, end, strips,
                                  r == 0 ? segment.fetch : nothing};
           const int row = head * n_rows + r;
-          weigh_chunk<n()>(chunk, is_first, is_last, shape, work, row, channel, channel_end,
-                           kept + 2 * row * shape.head_dim);
+          weigh_chunk<Dots, n()>(chunk, is_first, is_last, shape, work, row, channel, channel_end,
+                                 kept + 2 * row * shape.head_dim);
         });
       }
     });
@@ -339,11 +349,14 @@ void weigh_codes_of(const Block& block, const Segment& segment, const Shape& sha
     row.maximum =
         finish_scores(work.scores + r * kSegmentTokens, row.begin, row.end, block.params->softcap);
   }
-  if (block.is_direct()) {
-    weigh_direct_codes(block, segment, shape, work);
-  } else {
-    weigh_staged_codes(block, segment, shape, work);
-  }
+  with_dots([&](auto dots) {
+    using Dots = decltype(dots);
+    if (block.is_direct()) {
+      weigh_direct_codes<Dots>(block, segment, shape, work);
+    } else {
+      weigh_staged_codes<Dots>(block, segment, shape, work);
+    }
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -18,7 +18,7 @@
 #include "attention/lanes-inl.h"
 #include "attention/segment.h"
 #include "attention/work.h"
-#include "hwy/cache_control.h"
+#include "simd/cpu.h"
 #include "simd/dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,6 +27,31 @@ namespace HWY_NAMESPACE {
 
 namespace sn = simd::HWY_NAMESPACE;
 static_assert(sn::kLanes == kLanes && sn::kRegisters == kRegs);
+
+/// How bytes are multiplied: K's as code + 128, V's with factors of 7 bits.
+struct PlainDots {
+  using Keys = sn::Dot<8, 128>;
+  static HWY_INLINE sn::VI32 add_values(sn::VI32 sum, sn::Bytes factors, sn::Bytes values) {
+    return sn::DotPositive(sum, factors, values);
+  }
+};
+#if HWY_TARGET == HWY_AVX2
+struct VnniDots {
+  using Keys = sn::VnniDot<8, 128>;
+  static HWY_INLINE sn::VI32 add_values(sn::VI32 sum, sn::Bytes factors, sn::Bytes values) {
+    return sn::VnniDot<8, 0>::step(sum, factors, values);
+  }
+};
+#endif
+
+/// visit(one of these): the best that the CPU has.
+template <class Visit>
+void with_dots(Visit visit) {
+#if HWY_TARGET == HWY_AVX2
+  if (simd::use_avx_vnni()) return visit(VnniDots());
+#endif
+  visit(PlainDots());
+}
 
 inline constexpr int kChunkTokens = 16 * kChunkStrips;
 inline constexpr int kRegBytes = 4 * kLanes;
@@ -46,11 +71,11 @@ struct KeyChunk {
 /// `fetch` are fetched.
 ///
 /// Shapes    q: codes [head_dim / 4][R][4]; scores: rows kSegmentTokens apart
-template <int R, int S, bool kHasCentre, bool kFetches>
+template <class Dots, int R, int S, bool kHasCentre, bool kFetches>
 HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQuery* queries,
                                  const KeyChunk& chunk, int first, int head_dim, FetchAhead& fetch,
                                  float* HWY_RESTRICT scores) {
-  using Dot = sn::Dot<8, 128>;
+  using Dot = typename Dots::Keys;
   constexpr int kVecs = S * kRegs;
   const Tag16 tag;
   using V = hn::Vec<Tag16>;
@@ -99,31 +124,31 @@ HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQ
   }
 }
 
-template <int R, bool kHasCentre, bool kFetches>
+template <class Dots, int R, bool kHasCentre, bool kFetches>
 HWY_NOINLINE void score_codes(const std::int8_t* q, const CodedQuery* queries,
                               const KeyChunk& chunk, int head_dim, FetchAhead& fetch,
                               float* scores) {
   constexpr int S = strips_beside(R);
   int i = 0;
   for (; i + S <= chunk.n_strips; i += S) {
-    score_codes_tile<R, S, kHasCentre, kFetches>(q, queries, chunk, i, head_dim, fetch,
-                                                 scores + i * 16);
+    score_codes_tile<Dots, R, S, kHasCentre, kFetches>(q, queries, chunk, i, head_dim, fetch,
+                                                       scores + i * 16);
   }
   for (; S > 1 && i < chunk.n_strips; ++i) {
-    score_codes_tile<R, 1, kHasCentre, kFetches>(q, queries, chunk, i, head_dim, fetch,
-                                                 scores + i * 16);
+    score_codes_tile<Dots, R, 1, kHasCentre, kFetches>(q, queries, chunk, i, head_dim, fetch,
+                                                       scores + i * 16);
   }
 }
 
 using ScoreCodesFunction = void (*)(const std::int8_t*, const CodedQuery*, const KeyChunk&, int,
                                     FetchAhead&, float*);
 
-template <bool kHasCentre, bool kFetches, int R = 1>
+template <class Dots, bool kHasCentre, bool kFetches, int R = 1>
 ScoreCodesFunction choose_score_codes(int n_rows) {
   if constexpr (R < kMaxDirectHeads) {
-    if (n_rows > R) return choose_score_codes<kHasCentre, kFetches, R + 1>(n_rows);
+    if (n_rows > R) return choose_score_codes<Dots, kHasCentre, kFetches, R + 1>(n_rows);
   }
-  return score_codes<R, kHasCentre, kFetches>;
+  return score_codes<Dots, R, kHasCentre, kFetches>;
 }
 
 /// Sums of R rows x C panels of 16 channels: of both planes of the factors.
@@ -164,7 +189,7 @@ struct CodeSums {
 /// Adds strips [begin, end) of a segment. `strips` point at the first of the channels; a strip is
 /// four quads of tokens, `quad_stride` bytes apart. With kFetches, as many lines of `fetch` are
 /// fetched.
-template <int R, int C, bool kFetches>
+template <class Dots, int R, int C, bool kFetches>
 HWY_INLINE void weigh_codes(CodeSums<R, C>& sums, const std::uint8_t* const* strips, int begin,
                             int end, std::ptrdiff_t quad_stride, FetchAhead& fetch,
                             const std::uint8_t* HWY_RESTRICT planes) {
@@ -184,8 +209,8 @@ HWY_INLINE void weigh_codes(CodeSums<R, C>& sums, const std::uint8_t* const* str
         const auto upper = sn::BroadcastQuad(factors), lower = sn::BroadcastQuad(factors + 16);
 #pragma GCC unroll kUnroll
         for (int j = 0; j < C * kRegs; ++j) {
-          sums.upper[r][j] = sn::DotPositive(sums.upper[r][j], upper, v[j]);
-          sums.lower[r][j] = sn::DotPositive(sums.lower[r][j], lower, v[j]);
+          sums.upper[r][j] = Dots::add_values(sums.upper[r][j], upper, v[j]);
+          sums.lower[r][j] = Dots::add_values(sums.lower[r][j], lower, v[j]);
         }
       }
     }

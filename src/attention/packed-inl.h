@@ -48,11 +48,11 @@ struct PackedKeys {
 };
 
 /// Scores of R rows against strips [first, first + S) of a tile, as score_codes_tile's.
-template <CodecId kCodec, int R, int S>
+template <class Dots, CodecId kCodec, int R, int S>
 HWY_INLINE void score_packed_strips(const std::int8_t* HWY_RESTRICT q, const CodedQuery* queries,
                                     const PackedKeys& keys, int first, FetchAhead& fetch,
                                     float* HWY_RESTRICT scores) {
-  using Dot = sn::Dot<8, 128>;
+  using Dot = typename Dots::Keys;
   constexpr int kVecs = S * kRegs;
   const std::size_t plane =
       cache::tile_plane_bytes(kCodec, cache::k_strip_form_bytes(keys.head_dim));
@@ -100,29 +100,29 @@ HWY_INLINE void score_packed_strips(const std::int8_t* HWY_RESTRICT q, const Cod
   }
 }
 
-template <CodecId kCodec, int R>
+template <class Dots, CodecId kCodec, int R>
 HWY_NOINLINE void score_packed(const std::int8_t* q, const CodedQuery* queries,
                                const PackedKeys& keys, FetchAhead& fetch, float* scores) {
   constexpr int S = strips_beside(R);
   for (int first = 0; first < kChunkStrips; first += S) {
-    score_packed_strips<kCodec, R, S>(q, queries, keys, first, fetch, scores);
+    score_packed_strips<Dots, kCodec, R, S>(q, queries, keys, first, fetch, scores);
   }
 }
 
 using ScorePackedFunction = void (*)(const std::int8_t*, const CodedQuery*, const PackedKeys&,
                                      FetchAhead&, float*);
 
-template <CodecId kCodec, int R = 1>
+template <class Dots, CodecId kCodec, int R = 1>
 ScorePackedFunction choose_score_packed(int n_rows) {
   if constexpr (R < kMaxDirectHeads) {
-    if (n_rows > R) return choose_score_packed<kCodec, R + 1>(n_rows);
+    if (n_rows > R) return choose_score_packed<Dots, kCodec, R + 1>(n_rows);
   }
-  return score_packed<kCodec, R>;
+  return score_packed<Dots, kCodec, R>;
 }
 
 /// Adds C panels of 16 channels of a tile of V, from channel `channel`, to `sums`, as weigh_codes
 /// does. `planes`: the factors of the tile's first token.
-template <CodecId kCodec, int R, int C>
+template <class Dots, CodecId kCodec, int R, int C>
 HWY_INLINE void weigh_packed(CodeSums<R, C>& sums, const std::uint8_t* HWY_RESTRICT codes,
                              int head_dim, int channel, FetchAhead& fetch,
                              const std::uint8_t* HWY_RESTRICT planes) {
@@ -148,8 +148,8 @@ HWY_INLINE void weigh_packed(CodeSums<R, C>& sums, const std::uint8_t* HWY_RESTR
         const auto upper = sn::BroadcastQuad(factors), lower = sn::BroadcastQuad(factors + 16);
 #pragma GCC unroll kUnroll
         for (int j = 0; j < C * kRegs; ++j) {
-          sums.upper[r][j] = sn::DotPositive(sums.upper[r][j], upper, v[j]);
-          sums.lower[r][j] = sn::DotPositive(sums.lower[r][j], lower, v[j]);
+          sums.upper[r][j] = Dots::add_values(sums.upper[r][j], upper, v[j]);
+          sums.lower[r][j] = Dots::add_values(sums.lower[r][j], lower, v[j]);
         }
       }
     });
