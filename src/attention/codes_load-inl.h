@@ -44,22 +44,23 @@ void encode_query(const float* q, int head_dim, bool is_hadamard, int group_chan
     largest = hn::Max(largest, hn::Abs(value));
     zeros = hn::Add(zeros, hn::Mul(value, hn::Zero(tag)));
   }
-  HWY_ALIGN float lanes[16];
-  hn::Store(zeros, tag, lanes);
-  float zero = 0.0f;
-  for (int i = 0; i < kLanes; ++i) zero += lanes[i];
+  const float zero = hn::GetLane(hn::SumOfLanes(tag, zeros));
   const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
   const bool is_usable = most > 0.0f && zero == 0.0f;
   query = {};
   query.factor = most / 127.0f * scale + zero;
   const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
-  for (int d = 0; d < head_dim; d += kLanes) {
-    const auto shifted = sn::FusedMulAdd(hn::Load(tag, row + d), inverse, hn::Set(tag, kMagic));
-    auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
-    if (!is_usable) code = hn::Zero(ti);
-    hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);
-    query.minus_sum[d / group_channels] -= hn::GetLane(hn::SumOfLanes(ti, code));
+  for (int first = 0, group = 0; first < head_dim; first += group_channels, ++group) {
+    auto sum = hn::Zero(ti);
+    for (int d = first; d < std::min(head_dim, first + group_channels); d += kLanes) {
+      const auto shifted = sn::FusedMulAdd(hn::Load(tag, row + d), inverse, hn::Set(tag, kMagic));
+      auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
+      if (!is_usable) code = hn::Zero(ti);
+      hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);
+      sum = hn::Add(sum, code);
+    }
+    query.minus_sum[group] = -hn::GetLane(hn::SumOfLanes(ti, sum));
   }
 }
 

@@ -167,11 +167,14 @@ void write_row(const Block& block, int row, const float* record) {
   float* HWY_RESTRICT out =
       block.out + static_cast<std::size_t>(row / block.n_heads) * block.params->out_row_stride +
       static_cast<std::size_t>(row % block.n_heads) * head_dim;
-  const Tag8 tag;
-  const auto factor = hn::Set(tag, inverse);
-  for (std::size_t d = 0; d < head_dim; d += kLanesOf<Tag8>) {
-    hn::StoreU(hn::Mul(hn::LoadU(tag, record + kRecordHeader + d), factor), tag, out + d);
-  }
+  // Whole registers, as the transform loads them: loads of two narrower stores would wait for both.
+  const auto scale_from = [&](auto tag, std::size_t d) HWY_ATTR {
+    const auto value = hn::LoadU(tag, record + kRecordHeader + d);
+    hn::StoreU(hn::Mul(value, hn::Set(tag, inverse)), tag, out + d);
+  };
+  std::size_t d = 0;
+  for (; d + kLanes <= head_dim; d += kLanes) scale_from(Tag16(), d);
+  for (; d < head_dim; d += kLanesOf<Tag8>) scale_from(Tag8(), d);
   // Weighing and the transform are linear: it is undone once, at the end.
   if (cache::is_hadamard(block.kv->rows.v.codec)) {
     simd::HWY_NAMESPACE::Hadamard(out, block.params->head_dim);

@@ -43,12 +43,8 @@ HWY_INLINE Range range_of(const float* x, int n) {
     greatest = hn::Max(greatest, value);
     zero = hn::Add(zero, hn::Mul(value, hn::Zero(tag)));
   }
-  HWY_ALIGN float lanes[16];
-  hn::Store(zero, tag, lanes);
-  bool is_finite = true;
-  for (int i = 0; i < kVec; ++i) is_finite = is_finite && lanes[i] == 0.0f;
   return {hn::GetLane(hn::MinOfLanes(tag, least)), hn::GetLane(hn::MaxOfLanes(tag, greatest)),
-          is_finite};
+          hn::GetLane(hn::SumOfLanes(tag, zero)) == 0.0f};
 }
 
 /// code = (x - centre) / scale, within -127..127. `scale` may be 0: then all codes are.
@@ -93,13 +89,33 @@ HWY_INLINE void encode_group(const float* x, int n, bool has_centre, std::int8_t
   encode(x, n, middle, step, codes);
 }
 
+/// Codes of V of tokens [lane, end) of a quad, of which `quad` has [4][kMaxDim], to [head_dim][4].
+HWY_INLINE void store_v_quad(const std::uint8_t* quad, int lane, int end, int head_dim,
+                             std::uint8_t* to) {
+  if (end - lane < 4) {
+    for (; lane < end; ++lane) {
+      for (int d = 0; d < head_dim; ++d) to[4 * d + lane] = quad[lane * kMaxDim + d];
+    }
+    return;
+  }
+  const hn::CappedTag<std::uint8_t, 16> tag;
+  constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
+  for (int d = 0; d < head_dim; d += kVec) {
+    hn::StoreInterleaved4(hn::LoadU(tag, quad + d), hn::LoadU(tag, quad + kMaxDim + d),
+                          hn::LoadU(tag, quad + 2 * kMaxDim + d),
+                          hn::LoadU(tag, quad + 3 * kMaxDim + d), tag, to + 4 * d);
+  }
+}
+
 void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std::size_t row_stride,
                  int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta) {
   HWY_ALIGN float row[kMaxDim];
-  HWY_ALIGN std::int8_t row_codes[kMaxDim];
+  HWY_ALIGN std::uint8_t quad_codes[4 * kMaxDim];
+  int first_lane = lane % 4;  // of the quad at hand
   auto* scales = reinterpret_cast<std::uint16_t*>(meta);
   for (int end = lane + n_tokens; lane < end; ++lane, rows += row_stride) {
     const float* x = rows;
+    auto* row_codes = reinterpret_cast<std::int8_t*>(quad_codes + lane % 4 * kMaxDim);
     if (codec == CodecId::kInt8) {
       std::copy(rows, rows + head_dim, row);
       simd::HWY_NAMESPACE::Hadamard(row, head_dim);
@@ -113,8 +129,9 @@ void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std:
       }
     }
     if (is_v) {
-      std::uint8_t* to = codes + lane / 4 * 4 * head_dim + lane % 4;
-      for (int d = 0; d < head_dim; ++d) to[4 * d] = static_cast<std::uint8_t>(row_codes[d]);
+      if (lane % 4 < 3 && lane + 1 < end) continue;
+      store_v_quad(quad_codes, first_lane, lane % 4 + 1, head_dim, codes + lane / 4 * 4 * head_dim);
+      first_lane = 0;
       continue;
     }
     for (int d = 0; d < head_dim; d += 4) {
