@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 // clang-format on
 #include "simd/hadamard-inl.h"
+#include "simd/multiply_row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::cache {
@@ -94,14 +95,19 @@ HWY_INLINE void encode_group(const float* x, int n, bool has_centre, std::int8_t
 }
 
 void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std::size_t row_stride,
-                 int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta) {
+                 int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta,
+                 const float* basis) {
   HWY_ALIGN float row[kMaxDim];
   HWY_ALIGN std::int8_t row_codes[kMaxDim];
   auto* scales = reinterpret_cast<std::uint16_t*>(meta);
   for (int end = lane + n_tokens; lane < end; ++lane, rows += row_stride) {
     const float* x = rows;
     if (codec == CodecId::kInt8) {
-      std::copy(rows, rows + head_dim, row);
+      if (basis == nullptr) {
+        std::copy(rows, rows + head_dim, row);
+      } else {
+        simd::HWY_NAMESPACE::MultiplyRow(rows, basis, head_dim, row);
+      }
       simd::HWY_NAMESPACE::Hadamard(row, head_dim);
       x = row;
       encode_group(x, head_dim, false, row_codes, scales + lane, nullptr);
@@ -144,9 +150,9 @@ HWY_EXPORT(transform);
 
 void write_coded_strip(CodecId codec, bool is_v, int head_dim, const float* rows,
                        std::size_t row_stride, int lane, int n_tokens, std::uint8_t* codes,
-                       std::uint8_t* meta) {
+                       std::uint8_t* meta, const float* basis) {
   HWY_DYNAMIC_DISPATCH(write_strip)
-  (codec, is_v, head_dim, rows, row_stride, lane, n_tokens, codes, meta);
+  (codec, is_v, head_dim, rows, row_stride, lane, n_tokens, codes, meta, basis);
 }
 
 void read_stored_row(CodecId codec, bool is_v, int head_dim, const std::uint8_t* codes,
