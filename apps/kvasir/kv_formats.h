@@ -31,7 +31,8 @@ Status set_kv_tail(const char* flag, int n_tokens, engine::KvChoice& choice);
 Status set_kv_sinks(const char* flag, int n_tokens, engine::KvChoice& choice);
 
 /// For comparisons: "f16", "f16/bf16" (K's and V's), and behind either, for tile codecs, ":tail=N",
-/// ":sinks=N", ":protect=N". Errors: kInvalidArgument naming the flag.
+/// ":sinks=N", ":protect=N", ":basis=0" (K as without a calibrated basis). Errors: kInvalidArgument
+/// naming the flag.
 Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text);
 /// One or more of them, separated by commas.
 Result<std::vector<eval::KvFormat>> parse_kv_formats(const char* flag, const std::string& text);
