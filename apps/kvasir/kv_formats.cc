@@ -74,9 +74,14 @@ Status set_option(const char* flag, const std::string& option, engine::KvChoice&
       choice.n_protected = value[0];
       return {};
     }
+    if (name == "basis" && (value[0] == 0 || value[0] == 1)) {
+      choice.has_key_basis = value[0] == 1;
+      return {};
+    }
   }
-  return Error{ErrorCode::kInvalidArgument,
-               fmt::format("{}: got ':{}', want :tail=N, :sinks=N or :protect=N", flag, option)};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: got ':{}', want :tail=N, :sinks=N, :protect=N or :basis=0", flag, option)};
 }
 
 /// A format's text in parts.

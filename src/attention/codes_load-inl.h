@@ -23,16 +23,22 @@
 #include "attention/unpack-inl.h"
 #include "cache/codec/tile_codec.h"
 #include "simd/hadamard-inl.h"
+#include "simd/multiply_row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
-/// Codes of one row: q = factor * code, with the Hadamard transform where K has it.
-void encode_query(const float* q, int head_dim, bool is_hadamard, int group_channels, float scale,
-                  std::int8_t* codes, CodedQuery& query) {
+/// Codes of one row: q = factor * code, with the Hadamard transform where K has it, and before that
+/// times `basis` (null: none) where K has a calibrated one.
+void encode_query(const float* q, int head_dim, const float* basis, bool is_hadamard,
+                  int group_channels, float scale, std::int8_t* codes, CodedQuery& query) {
   HWY_ALIGN float row[kMaxHeadDim];
-  std::copy(q, q + head_dim, row);
+  if (basis == nullptr) {
+    std::copy(q, q + head_dim, row);
+  } else {
+    simd::HWY_NAMESPACE::MultiplyRow(q, basis, head_dim, row);
+  }
   if (is_hadamard) simd::HWY_NAMESPACE::Hadamard(row, head_dim);
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
@@ -84,8 +90,9 @@ void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work
       const float* q =
           block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
           static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
-      encode_query(q, head_dim, is_hadamard, group_channels, block.params->scale, codes,
-                   work.queries[row]);
+      const int kv_head = block.kv_head + row % block.n_heads / block.heads_per_kv_head();
+      encode_query(q, head_dim, block.kv->query_basis(kv_head), is_hadamard, group_channels,
+                   block.params->scale, codes, work.queries[row]);
       for (int quad = 0; quad < head_dim / 4; ++quad) {
         std::memcpy(packed + (quad * n_rows + r) * 4, codes + 4 * quad, 4);
       }

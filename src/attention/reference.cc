@@ -40,6 +40,15 @@ void hadamard(std::vector<Float>& row) {
   for (Float& value : row) value *= scale;
 }
 
+/// simd/multiply_row-inl.h by its definition, likewise.
+std::vector<float> multiplied(const std::vector<float>& row, const float* matrix) {
+  std::vector<float> out(row.size(), 0.0f);
+  for (const float value : row) {
+    for (float& sum : out) sum = std::fma(value, *matrix++, sum);
+  }
+  return out;
+}
+
 double score_of(const AttentionParams& params, const std::vector<double>& q, const float* k) {
   double dot = 0.0;
   for (std::size_t d = 0; d < q.size(); ++d) dot += q[d] * k[d];
@@ -47,12 +56,12 @@ double score_of(const AttentionParams& params, const std::vector<double>& q, con
   return params.softcap > 0.0f ? params.softcap * std::tanh(score / params.softcap) : score;
 }
 
-void attend_row(const AttentionParams& params, const PagedKvView& kv, StoredRows& k, StoredRows& v,
-                Position pos, const float* q, float* out) {
+void attend_row(const AttentionParams& params, const PagedKvView& kv, int kv_head, StoredRows& k,
+                StoredRows& v, Position pos, const float* q, float* out) {
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
   const int query_tile = pos / kTileTokens;
   const Position first = params.window > 0 ? std::max(0, pos - params.window + 1) : 0;
-  const std::vector<double> rounded_q = rounded_query(kv.rows.k.codec, q, params.head_dim);
+  const std::vector<double> rounded_q = rounded_query(kv, kv_head, q);
   std::vector<double> scores;
   for (Position t = first; t <= pos; ++t) {
     scores.push_back(score_of(params, rounded_q, k.row(t, query_tile)));
@@ -116,12 +125,14 @@ const float* StoredRows::decoded_tile(int tile) {
   return rows;
 }
 
-std::vector<double> rounded_query(CodecId codec, const float* q, int head_dim) {
-  std::vector<float> row(q, q + head_dim);
+std::vector<double> rounded_query(const PagedKvView& kv, int kv_head, const float* q) {
+  const CodecId codec = kv.rows.k.codec;
+  std::vector<float> row(q, q + kv.head_dim);
   if (codec == CodecId::kBF16) {
     for (float& value : row) value = simd::bf16_to_f32(simd::f32_to_bf16(value));
   }
   if (!cache::is_coded(codec)) return {row.begin(), row.end()};
+  if (const float* const basis = kv.query_basis(kv_head)) row = multiplied(row, basis);
   if (cache::is_hadamard(codec)) hadamard(row);
   float most = 0.0f;
   for (const float value : row) most = std::max(most, std::abs(value));
@@ -143,7 +154,7 @@ void attend_reference(const AttentionParams& params, std::span<const QueryRows> 
         const auto row = static_cast<std::size_t>(entry.first_row + i / heads_per_kv);
         const auto offset =
             static_cast<std::size_t>((kv_head * heads_per_kv + i % heads_per_kv) * params.head_dim);
-        attend_row(params, entry.kv, k, v, entry.first_pos + i / heads_per_kv,
+        attend_row(params, entry.kv, kv_head, k, v, entry.first_pos + i / heads_per_kv,
                    q + row * params.q_row_stride + offset,
                    out + row * params.out_row_stride + offset);
       }

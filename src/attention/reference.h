@@ -45,7 +45,8 @@ class StoredRows {
   Values rows_, tiles_;
 };
 
-/// q in the basis of K, rounded as kernels round it. Shape: [head_dim].
-std::vector<double> rounded_query(cache::CodecId codec_k, const float* q, int head_dim);
+/// q of a head that reads kv head `kv_head`, in the basis of its K, rounded as kernels round it.
+/// Shape: [head_dim].
+std::vector<double> rounded_query(const cache::PagedKvView& kv, int kv_head, const float* q);
 
 }  // namespace kvasir::attention

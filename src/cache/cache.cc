@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cache/codec/key_basis.h"
 #include "cache/impl.h"
 
 namespace kvasir::cache {
@@ -43,6 +44,18 @@ Status place_layers(const std::vector<GroupSpec>& groups,
   return {};
 }
 
+Status check_shape(const KeyBases::Shape& bases, const GroupSpec& group) {
+  if (bases.n_kv_heads == group.n_kv_heads && bases.head_dim == group.head_dim &&
+      bases.n_layers > group.layers.back()) {
+    return {};
+  }
+  return invalid(
+      fmt::format("K bases; got {} layers x {} kv heads x {} dims, want {} x {} for "
+                  "layer {}",
+                  bases.n_layers, bases.n_kv_heads, bases.head_dim, group.n_kv_heads,
+                  group.head_dim, group.layers.back()));
+}
+
 }  // namespace
 
 KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -57,6 +70,9 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const CacheOptions& options, By
   auto impl = std::make_unique<Impl>(options, budget);
   KVASIR_RETURN_IF_ERROR(place_layers(options.groups, impl->layers));
   for (const GroupSpec& group : options.groups) {
+    if (options.key_bases != nullptr) {
+      KVASIR_RETURN_IF_ERROR(check_shape(options.key_bases->shape(), group));
+    }
     if (group.window < 0) {
       return invalid(fmt::format("window; got {} tokens, want 0 (all) or more", group.window));
     }

@@ -51,6 +51,8 @@ struct CacheOptions {
   /// Of layers with a tile codec, the tiles of 64 tokens that a query reads as int8 rows: the first
   /// ones of its history, and the last ones before its own.
   int n_sink_tiles = 1, n_tail_tiles = 1;
+  /// The calibrated bases of K, of layers where it has a tile codec; null: none.
+  std::shared_ptr<const KeyBases> key_bases = nullptr;
   int page_tokens = 32;
   HeadOrder head_order = HeadOrder::kSplit;
   /// A page holds a whole sequence: frames are then obtained one at a time, not an arena of them.

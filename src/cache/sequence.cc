@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cache/cache.h"
+#include "cache/codec/key_basis.h"
 #include "cache/impl.h"
 
 namespace kvasir::cache {
@@ -131,7 +132,8 @@ std::vector<PagedKvView> Sequence::views() const {
   const KvCache::Impl& cache = state_->cache;
   std::vector<PagedKvView> views;
   views.reserve(cache.layers.size());
-  for (const KvCache::Impl::LayerPlace& place : cache.layers) {
+  for (std::size_t layer = 0; layer < cache.layers.size(); ++layer) {
+    const KvCache::Impl::LayerPlace& place = cache.layers[layer];
     const auto group_idx = static_cast<std::size_t>(place.group_idx);
     const KvCache::Impl::Group& group = *cache.groups[group_idx];
     PagedKvView view = view_of(group.geometry, place.layer_in_group);
@@ -144,6 +146,9 @@ std::vector<PagedKvView> Sequence::views() const {
                     tiles.v(place.layer_in_group)};
       view.n_sink_tiles = group.n_pinned > 0 ? cache.options.n_sink_tiles : 0;
       view.n_tail_tiles = group.n_tail_tiles;
+      if (cache.options.key_bases != nullptr && is_tile_codec(view.tiles.k.codec)) {
+        view.basis = cache.options.key_bases->of_layer(static_cast<int>(layer));
+      }
     }
     views.push_back(view);
   }

@@ -20,7 +20,8 @@ Error bad_option(const char* flag, int got, const char* want) {
 /// Multiply-adds a second and thread before any prompt was timed: a tenth of what a fast core does.
 constexpr double kGuessedRate = 1e11;
 constexpr double kScanPatienceSeconds = 0.5;
-constexpr std::uint64_t kMostCalibrationBytes = std::uint64_t{16} << 20;
+/// A basis of K in digits: 33 MB of a model of 8B.
+constexpr std::uint64_t kMostCalibrationBytes = std::uint64_t{256} << 20;
 /// Tokens of a prompt whose speed is taken for that of others.
 constexpr int kTimedTokens = 128;
 /// Share of the newest prompt in the running mean.
@@ -115,7 +116,8 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
 }
 
 Result<cache::KvFormat> Engine::kv_format(const KvChoice& choice) {
-  cache::KvFormat format{choice.codecs, choice.layers, choice.n_sink_tiles, choice.n_tail_tiles};
+  cache::KvFormat format{choice.codecs, choice.layers, choice.n_sink_tiles, choice.n_tail_tiles,
+                         choice.key_bases};
   if (choice.plan.empty() && choice.n_protected == 0) return format;
   const int n_layers = model_->config().n_layers;
   if (!calibration_) {
@@ -129,6 +131,11 @@ const cache::Fingerprint& Engine::model_fingerprint() {
   return key_scope_.model;
 }
 
+cache::KeyBases::Shape Engine::key_shape() const {
+  const model::ModelConfig& config = model_->config();
+  return {config.n_layers, config.n_kv_heads, config.head_dim};
+}
+
 Result<KvCalibration> Engine::read_calibration(int n_layers) {
   const std::string path = calibration_path(options_.model_path);
   const auto text = env_->read_file(path, kMostCalibrationBytes);
@@ -139,6 +146,16 @@ Result<KvCalibration> Engine::read_calibration(int n_layers) {
     return Error{
         ErrorCode::kInvalidArgument,
         fmt::format("{}: made for another model; `kvasir calibrate kv` makes a new one", path)};
+  }
+  if (const cache::KeyBases* const bases = calibration.key_bases.get()) {
+    const cache::KeyBases::Shape got = bases->shape(), want = key_shape();
+    if (got != want) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("{}: K bases; got {} heads of {}, want {} of {}; `kvasir calibrate "
+                               "kv` makes a new file",
+                               path, got.n_kv_heads, got.head_dim, want.n_kv_heads, want.head_dim)};
+    }
+    KVASIR_RETURN_IF_ERROR(budget_->reserve(cache::MemoryOwner::kWeights, bases->bytes()));
   }
   return calibration;
 }
@@ -151,6 +168,7 @@ cache::CacheOptions Engine::cache_options(const cache::KvFormat& format) const {
   made.layer_codecs = format.layers;
   made.n_sink_tiles = format.n_sink_tiles;
   made.n_tail_tiles = format.n_tail_tiles;
+  made.key_bases = format.key_bases;
   made.page_tokens = options_.page_tokens;
   if (made.page_tokens == EngineOptions::kAutoPage) {
     const bool has_tiles = format.has_tiles(model_->config().n_layers);

@@ -94,7 +94,8 @@ class Engine {
   /// and kUnsupported (the codecs).
   Result<std::unique_ptr<cache::KvCache>> make_cache(const KvChoice& choice);
   /// What a choice means for this model, whose calibration is read from beside its file. Errors:
-  /// kInvalidArgument (it is broken, or another model's; layers to protect, and none).
+  /// kInvalidArgument (it is broken, or another model's; layers to protect, and none), kExhausted
+  /// (the budget has no room for its basis of K).
   Result<cache::KvFormat> kv_format(const KvChoice& choice);
   /// Whether the calibration, once a choice has had it read, has bits by layer under this name.
   bool has_plan(const std::string& name) const {
@@ -106,6 +107,8 @@ class Engine {
   int n_threads() const { return pool_->n_threads(); }
   /// SHA-256 of the weights and parameters. Cost: one pass over the file, the first time.
   const cache::Fingerprint& model_fingerprint();
+  /// Of a basis of this model's K.
+  cache::KeyBases::Shape key_shape() const;
   /// What K and V depend on besides the tokens, and the key of that. Without prefix_bytes: of no
   /// meaning.
   const cache::KeyScope& key_scope() const { return key_scope_; }

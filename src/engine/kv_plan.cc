@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -18,7 +19,8 @@ namespace {
 
 using cache::CodecId;
 
-constexpr std::string_view kHeader = "kvasir-kv 1";
+/// Of files with a basis of K, and of those without.
+constexpr std::string_view kHeader = "kvasir-kv 2", kHeaderWithout = "kvasir-kv 1";
 /// What plans choose among.
 constexpr int kLeastBits = 3, kMostBits = 5;
 /// What a bit more leaves of a damage: half the step, a quarter of the squared error.
@@ -70,6 +72,93 @@ bool parse_plan(const std::vector<std::string>& words, std::size_t n_layers,
   return calibration.plans.emplace(words[1], std::move(plan)).second;
 }
 
+template <class T>
+bool parse_whole(std::string_view text, T& value, int base = 10) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// The lines of a basis of K, as far as they were read.
+class BasisLines {
+ public:
+  /// `bases HEADS HEAD_DIM HEX`, once, in a file of `file_bytes`, which bounds what is allocated.
+  bool begin(const std::vector<std::string>& words, int n_layers, std::size_t file_bytes) {
+    if (words.size() != 4 || has_begun()) return false;
+    cache::KeyBases::Shape shape{n_layers, 0, 0};
+    const auto key = cache::PageKey::from_hex(words[3]);
+    if (!parse_whole(words[1], shape.n_kv_heads) || !parse_whole(words[2], shape.head_dim)) {
+      return false;
+    }
+    constexpr int kMostHeads = 1 << 16;
+    if (!key || shape.n_kv_heads < 1 || shape.n_kv_heads > kMostHeads ||
+        !cache::is_coded_head_dim(shape.head_dim) || shape.floats() > file_bytes / kDigits) {
+      return false;
+    }
+    shape_ = shape;
+    fingerprint_ = key->bytes;
+    keys_.resize(shape.floats());
+    is_read_.resize(static_cast<std::size_t>(n_layers * shape.n_kv_heads));
+    return true;
+  }
+
+  /// `basis LAYER HEAD HEX`, after `begin`, each once.
+  bool add(const std::vector<std::string>& words) {
+    int layer = 0, head = 0;
+    if (words.size() != 4 || !parse_whole(words[1], layer) || !parse_whole(words[2], head)) {
+      return false;
+    }
+    if (layer < 0 || layer >= shape_.n_layers || head < 0 || head >= shape_.n_kv_heads) {
+      return false;
+    }
+    const auto unit = static_cast<std::size_t>(layer * shape_.n_kv_heads + head);
+    const std::string_view digits = words[3];
+    if (is_read_[unit] || digits.size() != kDigits * shape_.matrix_floats()) return false;
+    is_read_[unit] = true;
+    float* to = keys_.data() + unit * shape_.matrix_floats();
+    for (std::size_t i = 0; i < digits.size(); i += kDigits) {
+      std::uint32_t bits = 0;
+      if (!parse_whole(digits.substr(i, kDigits), bits, 16)) return false;
+      *to++ = std::bit_cast<float>(bits);
+    }
+    return true;
+  }
+
+  bool has_begun() const { return !is_read_.empty(); }
+  /// Whether each was there, and is what was written.
+  bool is_whole() const {
+    return std::find(is_read_.begin(), is_read_.end(), false) == is_read_.end() &&
+           cache::fingerprint_of(shape_, keys_) == fingerprint_;
+  }
+  Result<std::shared_ptr<const cache::KeyBases>> bases() const {
+    return cache::KeyBases::create(shape_, keys_);
+  }
+
+ private:
+  static constexpr std::size_t kDigits = 8;  ///< of a value
+  cache::KeyBases::Shape shape_;
+  cache::Fingerprint fingerprint_{};
+  std::vector<float> keys_;
+  std::vector<bool> is_read_;  ///< [n_layers][n_kv_heads]
+};
+
+std::string text_of(const cache::KeyBases& bases) {
+  const cache::KeyBases::Shape& shape = bases.shape();
+  std::string text = fmt::format("bases {} {} {}\n", shape.n_kv_heads, shape.head_dim,
+                                 cache::PageKey{bases.fingerprint()}.to_hex());
+  auto out = std::back_inserter(text);
+  const float* value = bases.keys().data();
+  for (int layer = 0; layer < shape.n_layers; ++layer) {
+    for (int head = 0; head < shape.n_kv_heads; ++head) {
+      fmt::format_to(out, "basis {} {} ", layer, head);
+      for (std::size_t i = 0; i < shape.matrix_floats(); ++i) {
+        fmt::format_to(out, "{:08x}", std::bit_cast<std::uint32_t>(*value++));
+      }
+      text += '\n';
+    }
+  }
+  return text;
+}
+
 /// One side of one layer on its way to more bits.
 struct Unit {
   bool is_v;
@@ -84,7 +173,9 @@ std::string calibration_path(const std::string& model_path) { return model_path 
 std::string text_of(const KvCalibration& calibration) {
   cache::PageKey hex;
   hex.bytes = calibration.model;
-  std::string text = fmt::format("{}\nmodel {}\n", kHeader, hex.to_hex());
+  const bool has_bases = calibration.key_bases != nullptr;
+  std::string text =
+      fmt::format("{}\nmodel {}\n", has_bases ? kHeader : kHeaderWithout, hex.to_hex());
   const auto add_damages = [&](const char* side, const auto& damages) {
     for (const auto& [bits, by_layer] : damages) {
       text += fmt::format("damage {} {}", side, bits);
@@ -101,7 +192,7 @@ std::string text_of(const KvCalibration& calibration) {
     for (const auto& codecs : plan) text += fmt::format(" {}", cache::codec_bits(codecs.v));
     text += '\n';
   }
-  return text;
+  return has_bases ? text + text_of(*calibration.key_bases) : text;
 }
 
 Result<KvCalibration> parse_calibration(const std::string& where, std::string_view text,
@@ -110,13 +201,16 @@ Result<KvCalibration> parse_calibration(const std::string& where, std::string_vi
   std::istringstream in{std::string(text)};
   std::string line;
   bool has_model = false;
+  BasisLines basis;
   const auto bad = [&](std::string_view want) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("{}: not a calibration of this model's K and V; got '{}', want {}; "
                              "`kvasir calibrate kv` makes a new one",
                              where, line.substr(0, 60), want)};
   };
-  if (!std::getline(in, line) || line != kHeader) return bad(kHeader);
+  std::getline(in, line);
+  const bool may_have_basis = line == kHeader;
+  if (!may_have_basis && line != kHeaderWithout) return bad(kHeader);
   while (std::getline(in, line)) {
     const std::vector<std::string> words = words_of(line);
     if (words.empty()) continue;
@@ -133,12 +227,23 @@ Result<KvCalibration> parse_calibration(const std::string& where, std::string_vi
       if (!parse_plan(words, static_cast<std::size_t>(n_layers), calibration)) {
         return bad(fmt::format("a name, k, {0} times 3, 4, 5 or 8, v, and {0} again", n_layers));
       }
+    } else if (may_have_basis && words[0] == "bases") {
+      if (!basis.begin(words, n_layers, text.size())) {
+        return bad("kv heads, their size and 64 digits, once, and all that follows of it");
+      }
+    } else if (may_have_basis && words[0] == "basis") {
+      if (!basis.add(words)) return bad("a layer, a head and its matrix, once, after `bases`");
     } else {
       return bad("model, damage or plan");
     }
   }
   line.clear();
   if (!has_model) return bad("a line `model HEX`");
+  if (!basis.has_begun()) return calibration;
+  if (!basis.is_whole()) return bad("a matrix for each layer and head, of this fingerprint");
+  auto bases = basis.bases();
+  if (!bases) return Error{bases.error().code, where + ": " + bases.error().message};
+  calibration.key_bases = *std::move(bases);
   return calibration;
 }
 
@@ -146,6 +251,8 @@ Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, cons
                                           int n_layers, cache::KvFormat format) {
   const auto plan = calibration.plans.find(choice.plan);
   if (plan != calibration.plans.end()) format.layers = plan->second;
+  const bool wants_basis = !choice.plan.empty() && choice.has_key_basis;
+  if (wants_basis && format.key_bases == nullptr) format.key_bases = calibration.key_bases;
   if (choice.n_protected < 0 || choice.n_protected > n_layers) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("--kv-protect: got {}, want 0 to {}", choice.n_protected, n_layers)};

@@ -3,15 +3,20 @@
 //
 // A text file, MODEL.kv, of lines `name value...`:
 //
-//   kvasir-kv 1
+//   kvasir-kv 2
 //   model HEX                       SHA-256 of the weights and parameters it was made with
 //   damage SIDE BITS D0 D1 ...      KLD by layer when only that layer's K, or V, has so many bits
 //   plan NAME k BITS... v BITS...   bits by layer: 3, 4, 5, 8
+//   bases HEADS HEAD_DIM HEX        what K is multiplied by before it is stored (key_basis.h): kv
+//                                   heads, their size, fingerprint of shape and matrices
+//   basis LAYER HEAD HEX            one head's matrix, 8 digits a value: the bits of an f32
 //
+// Without the last two it is a file of version 1.
 // docs/formats/kv-calibration.md says how it is made.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +25,7 @@
 #include "base/result.h"
 #include "cache/cache.h"
 #include "cache/codec/codec.h"
+#include "cache/codec/key_basis.h"
 #include "cache/prefix/page_key.h"
 
 namespace kvasir::engine {
@@ -33,6 +39,9 @@ struct KvChoice {
   int n_protected = 0;  ///< layers whose K calibration found the most sensitive: int8 there
   int n_sink_tiles = 1, n_tail_tiles = 1;    ///< cache::KvFormat's
   std::vector<cache::LayerCodecs> layers{};  ///< by layer, in place of all that; empty: no
+  /// The basis of K in tiles; null: with a plan the calibration's, if it has one.
+  std::shared_ptr<const cache::KeyBases> key_bases{};
+  bool has_key_basis = true;  ///< false: none, whatever the calibration has
 };
 
 /// By bits: the damage of each layer, in nats, >= 0.
@@ -42,6 +51,7 @@ struct KvCalibration {
   cache::Fingerprint model{};
   DamageByBits damage_k, damage_v;
   std::map<std::string, std::vector<cache::LayerCodecs>, std::less<>> plans;
+  std::shared_ptr<const cache::KeyBases> key_bases;  ///< null: it has none
 };
 
 /// Where a model's calibration is.
@@ -50,12 +60,13 @@ std::string calibration_path(const std::string& model_path);
 std::string text_of(const KvCalibration& calibration);
 
 /// Errors: kInvalidArgument naming `where` (what text_of never gives; other than `n_layers`
-/// layers).
+/// layers; a basis that is damaged or has no inverse).
 Result<KvCalibration> parse_calibration(const std::string& where, std::string_view text,
                                         int n_layers);
 
-/// `format` with the choice's plan and, among layers with tile codecs, its protected ones. Errors:
-/// kInvalidArgument (layers to protect, and no calibration, or fewer layers).
+/// `format` with the choice's plan and the calibration's basis and, among layers with tile codecs,
+/// its protected ones. Errors: kInvalidArgument (layers to protect, and no calibration, or fewer
+/// layers).
 Result<cache::KvFormat> apply_calibration(const KvCalibration& calibration, const KvChoice& choice,
                                           int n_layers, cache::KvFormat format);
 

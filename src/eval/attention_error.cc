@@ -70,10 +70,10 @@ class Contexts {
 /// Observes one model while it lives.
 class Observation {
  public:
-  Observation(model::Model& model, model::AttentionObserver observer) : model_(model) {
-    model_.set_attention_observer(std::move(observer));
+  Observation(model::Model& model, model::RowObserver observer) : model_(model) {
+    model_.set_observers({.qkv = {}, .attention = std::move(observer)});
   }
-  ~Observation() { model_.set_attention_observer({}); }
+  ~Observation() { model_.set_observers({}); }
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
 

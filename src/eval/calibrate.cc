@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "eval/chunks.h"
 #include "eval/divergence.h"
+#include "eval/key_moments.h"
 
 namespace kvasir::eval {
 
@@ -19,6 +20,9 @@ using cache::CodecId;
 constexpr std::int64_t kRowsPerTask = 4;
 /// Caches beside the base's: of a 135M model 94 MB each at 2048 tokens.
 constexpr std::size_t kCandidatesAtATime = 10;
+/// Chunks whose moments are taken, for each that damages are measured with: a pass over one costs a
+/// hundredth of that.
+constexpr int kMomentChunks = 4;
 
 /// One side of one layer with few bits.
 struct Unit {
@@ -38,12 +42,21 @@ std::vector<Unit> units_of(int n_layers) {
   return units;
 }
 
-engine::KvChoice choice_of(const Unit& unit, int n_layers) {
+using Bases = std::shared_ptr<const cache::KeyBases>;
+
+engine::KvChoice choice_of(const Unit& unit, int n_layers, const Bases& bases) {
   engine::KvChoice choice;
   choice.codecs = {CodecId::kF32, CodecId::kF32};
   choice.layers.assign(static_cast<std::size_t>(n_layers), choice.codecs);
   cache::LayerCodecs& codecs = choice.layers[static_cast<std::size_t>(unit.layer)];
   (unit.is_v ? codecs.v : codecs.k) = unit.codec;
+  choice.key_bases = bases;
+  return choice;
+}
+
+engine::KvChoice exact_choice() {
+  engine::KvChoice choice;
+  choice.codecs = {CodecId::kF32, CodecId::kF32};
   return choice;
 }
 
@@ -110,12 +123,37 @@ std::vector<Chunk> spread(const std::vector<ChunkedText>& texts, int n_chunks) {
   return chunks;
 }
 
+/// The basis of K by the moments of chunks, computed exactly. Errors: kCancelled, those of
+/// Engine::forward.
+Result<Bases> find_bases(engine::Engine& engine, std::span<const Chunk> chunks,
+                         const std::atomic<bool>* stop) {
+  KeyMoments moments(engine.key_shape(), engine.model().config().n_heads);
+  KVASIR_ASSIGN_OR_RETURN(const auto cache, engine.make_cache(exact_choice()));
+  const auto add = [&](int layer, Position first, int n, const float* rows, std::size_t stride) {
+    moments.add(engine.pool(), layer, first, n, rows, stride);
+  };
+  engine.model().set_observers({.qkv = add, .attention = {}});
+  Status status;
+  for (std::size_t i = 0; status && i < chunks.size(); ++i) {
+    const std::vector<TokenId> ids = chunks[i].text->input(chunks[i].chunk_idx);
+    std::vector<cache::Sequence> sequence;
+    sequence.push_back(cache->open());
+    const int n_ids = static_cast<int>(ids.size());  // of none of them logits are wanted
+    status = run_in_pieces(engine, sequence, ids, n_ids, stop, {});
+  }
+  engine.model().set_observers({});
+  if (!status) return status.error();
+  return moments.bases(engine.pool());
+}
+
 /// Runs chunks through the base and some units at a time.
 class Measurement {
  public:
-  Measurement(engine::Engine& engine, std::span<const Chunk> chunks, std::span<Unit> units,
-              const std::function<void(double)>& progress, const std::atomic<bool>* stop)
+  Measurement(engine::Engine& engine, const Bases& bases, std::span<const Chunk> chunks,
+              std::span<Unit> units, const std::function<void(double)>& progress,
+              const std::atomic<bool>* stop)
       : engine_(engine),
+        bases_(bases),
         chunks_(chunks),
         units_(units),
         progress_(progress),
@@ -133,13 +171,11 @@ class Measurement {
  private:
   Status run_batch(std::span<Unit> units) {
     const int n_layers = engine_.model().config().n_layers;
-    engine::KvChoice exact;
-    exact.codecs = {CodecId::kF32, CodecId::kF32};
     std::vector<std::unique_ptr<cache::KvCache>> caches;
-    KVASIR_ASSIGN_OR_RETURN(auto base, engine_.make_cache(exact));
+    KVASIR_ASSIGN_OR_RETURN(auto base, engine_.make_cache(exact_choice()));
     caches.push_back(std::move(base));
     for (const Unit& unit : units) {
-      KVASIR_ASSIGN_OR_RETURN(auto cache, engine_.make_cache(choice_of(unit, n_layers)));
+      KVASIR_ASSIGN_OR_RETURN(auto cache, engine_.make_cache(choice_of(unit, n_layers, bases_)));
       caches.push_back(std::move(cache));
     }
     for (const Chunk& chunk : chunks_) {
@@ -167,6 +203,7 @@ class Measurement {
   }
 
   engine::Engine& engine_;
+  const Bases& bases_;
   std::span<const Chunk> chunks_;
   std::span<Unit> units_;
   const std::function<void(double)>& progress_;
@@ -211,7 +248,9 @@ Result<CalibrateReport> calibrate_kv(engine::Engine& engine, std::span<const Kld
   const std::vector<Chunk> chunks = spread(cut, options.n_chunks);
   const int n_layers = engine.model().config().n_layers;
   std::vector<Unit> units = units_of(n_layers);
-  KVASIR_RETURN_IF_ERROR(Measurement(engine, chunks, units, progress, stop).run());
+  const std::vector<Chunk> seen = spread(cut, kMomentChunks * options.n_chunks);
+  KVASIR_ASSIGN_OR_RETURN(const Bases bases, find_bases(engine, seen, stop));
+  KVASIR_RETURN_IF_ERROR(Measurement(engine, bases, chunks, units, progress, stop).run());
 
   CalibrateReport report;
   report.n_chunks = static_cast<int>(chunks.size());
@@ -219,6 +258,7 @@ Result<CalibrateReport> calibrate_kv(engine::Engine& engine, std::span<const Kld
   report.n_scored = std::int64_t{report.n_chunks} * (options.n_ctx - 1 - kFirstOfAll);
   engine::KvCalibration& made = report.calibration;
   made.model = engine.model_fingerprint();
+  made.key_bases = bases;
   for (const Unit& unit : units) {
     auto& damages = (unit.is_v ? made.damage_v : made.damage_k)[cache::codec_bits(unit.codec)];
     damages.push_back(unit.kld_sum / static_cast<double>(report.n_scored));

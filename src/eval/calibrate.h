@@ -35,9 +35,10 @@ struct CalibrateReport {
 };
 
 /// Mean KLD, base to candidate, where the base has f32 everywhere and a candidate a tile codec in
-/// one side of one layer: K with 3 and 4 bits, V with 3. Damages of other bits are derived
-/// (engine::fill_in_damages); then the plans are made. Every chunk runs through the base and some
-/// candidates at a time in lock-step, each with a cache of its own.
+/// one side of one layer: K with 3 and 4 bits, in the basis that its moments call for
+/// (key_moments.h), V with 3. The moments are those of more chunks. Damages of other bits are
+/// derived (engine::fill_in_damages); then the plans are made. Every chunk runs through the base
+/// and some candidates at a time in lock-step, each with a cache of its own.
 ///
 /// The engine should have float activations: what integer ones add, a KLD of 0.0035 on a model of
 /// 135M, is more than most of what is measured.

@@ -72,10 +72,6 @@ void move_rows(RowBuffer& rows, int begin, int end, int to) {
 
 }  // namespace
 
-std::size_t RowBuffer::bytes_for(int n_rows, int n_cols) {
-  return static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols) * sizeof(float);
-}
-
 void RowBuffer::shape(int n_rows, int n_cols) {
   const std::size_t bytes = bytes_for(n_rows, n_cols);
   if (bytes > buffer_.size()) {
@@ -142,14 +138,14 @@ std::uint64_t Workspace::bytes_after(const ModelConfig& config, ActivationMode m
 
 ForwardPass::ForwardPass(const ModelConfig& config, const Weights& weights, ActivationMode mode,
                          std::span<const ForwardItem> items, Workspace& workspace, ThreadPool& pool,
-                         const AttentionObserver& observer)
+                         const Observers& observers)
     : config_(config),
       weights_(weights),
       mode_(mode),
       items_(items),
       w_(workspace),
       pool_(pool),
-      observer_(observer) {
+      observers_(observers) {
   for (const ForwardItem& item : items_) {
     first_rows_.push_back(n_rows_);
     n_rows_ += static_cast<int>(item.tokens.size());
@@ -254,6 +250,10 @@ void ForwardPass::attention_block(int layer_idx) {
         write_kv(layer_idx, begin, end);
       },
       all_alone ? 1 : cache::kStripTokens);
+  for (std::size_t i = 0; observers_.qkv && i < items_.size(); ++i) {
+    observers_.qkv(layer_idx, items_[i].first_pos, first_rows_[i + 1] - first_rows_[i],
+                   w_.qkv.row(first_rows_[i]), w_.qkv.stride());
+  }
   seal_tiles(layer_idx);
   attend(layer_idx);
   if (layer_idx == config_.n_layers - 1) keep_wanted_rows();
@@ -343,10 +343,10 @@ void ForwardPass::attend(int layer_idx) {
   params.q_row_stride = w_.qkv.stride();
   params.out_row_stride = w_.heads.stride();
   attention::attend(pool_, params, w_.queries, w_.qkv.row(0), w_.heads.row(0), w_.attention);
-  if (!observer_) return;
+  if (!observers_.attention) return;
   for (const attention::QueryRows& rows : w_.queries) {
-    observer_(layer_idx, rows.first_pos, rows.n_rows, w_.heads.row(rows.first_row),
-              w_.heads.stride());
+    observers_.attention(layer_idx, rows.first_pos, rows.n_rows, w_.heads.row(rows.first_row),
+                         w_.heads.stride());
   }
 }
 

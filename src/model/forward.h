@@ -21,7 +21,9 @@ namespace kvasir::model {
 /// A float matrix that grows to the largest batch and is then kept.
 class RowBuffer {
  public:
-  static std::size_t bytes_for(int n_rows, int n_cols);
+  static std::size_t bytes_for(int n_rows, int n_cols) {
+    return static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(n_cols) * sizeof(float);
+  }
   /// Room for `n_rows` rows of `n_cols`; contents are undefined.
   void shape(int n_rows, int n_cols);
   float* row(int row_idx) { return data() + static_cast<std::size_t>(row_idx) * stride(); }
@@ -64,7 +66,7 @@ class ForwardPass {
  public:
   ForwardPass(const ModelConfig& config, const Weights& weights, ActivationMode mode,
               std::span<const ForwardItem> items, Workspace& workspace, ThreadPool& pool,
-              const AttentionObserver& observer);
+              const Observers& observers);
 
   /// Shapes: logits [sum of n_logits][vocab_size].
   void run(float* logits);
@@ -106,7 +108,7 @@ class ForwardPass {
   const std::span<const ForwardItem> items_;
   Workspace& w_;
   ThreadPool& pool_;
-  const AttentionObserver& observer_;   ///< may be empty
+  const Observers& observers_;
   std::vector<int> first_rows_;         ///< [items + 1] of `items_`
   std::vector<std::uint8_t> poisoned_;  ///< by row: see n_poisoned
   int n_rows_ = 0;                      ///< shrinks to the wanted rows in the last layer

@@ -23,7 +23,7 @@ class Model::Impl {
   const LoadedWeights loaded_;
   const ActivationMode mode_;
   Workspace workspace_;
-  AttentionObserver attention_observer_;
+  Observers observers_;
 };
 
 namespace {
@@ -180,9 +180,7 @@ double Model::multiply_adds(int n_context) const {
 
 double Model::output_multiply_adds() const { return impl_->loaded_.weights.output.multiply_adds(); }
 
-void Model::set_attention_observer(AttentionObserver observer) {
-  impl_->attention_observer_ = std::move(observer);
-}
+void Model::set_observers(Observers observers) { impl_->observers_ = std::move(observers); }
 
 Status Model::forward(std::span<const ForwardItem> items, ThreadPool& pool,
                       std::vector<float>& logits, std::vector<ItemFaults>* faults) {
@@ -193,7 +191,7 @@ Status Model::forward(std::span<const ForwardItem> items, ThreadPool& pool,
   try {
     logits.resize(n_logits * static_cast<std::size_t>(impl_->config_.vocab_size));
     ForwardPass pass(impl_->config_, impl_->loaded_.weights, impl_->mode_, items, impl_->workspace_,
-                     pool, impl_->attention_observer_);
+                     pool, impl_->observers_);
     pass.run(logits.data());
     std::vector<ItemFaults> found = faults_of(pass, items, logits, impl_->config_.vocab_size);
     const Status status = check_logits(found);

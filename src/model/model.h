@@ -47,11 +47,18 @@ struct ItemFaults {
   bool has_bad_logits = false;  ///< some wanted logit is not finite
 };
 
-/// Gets what attention gives, before the output projection, layer by layer and item by item: rows
-/// at positions first_pos... of [n_heads * head_dim], `stride` floats apart, valid during the call.
-/// The last layer has the rows whose logits are wanted, the others all. On `forward`'s thread.
-using AttentionObserver = std::function<void(int layer_idx, Position first_pos, int n_rows,
-                                             const float* heads, std::size_t stride)>;
+/// Gets rows of a pass, layer by layer and item by item, at positions first_pos..., `stride` floats
+/// apart, valid during the call. On `forward`'s thread, outside of regions of its pool.
+using RowObserver = std::function<void(int layer_idx, Position first_pos, int n_rows,
+                                       const float* rows, std::size_t stride)>;
+
+struct Observers {
+  /// Of q heads, then K's and V's, each [head_dim], as attention and the cache get them.
+  RowObserver qkv;
+  /// Of what attention gives, before the output projection: [n_heads * head_dim]. The last layer
+  /// has the rows whose logits are wanted, the others all.
+  RowObserver attention;
+};
 
 class Model {
  public:
@@ -86,8 +93,9 @@ class Model {
   Status forward(std::span<const ForwardItem> items, ThreadPool& pool, std::vector<float>& logits,
                  std::vector<ItemFaults>* faults = nullptr);
 
-  /// For measurements: sees every pass from now on; empty: none. Nothing that is computed changes.
-  void set_attention_observer(AttentionObserver observer);
+  /// For measurements: they see every pass from now on; empty: none. Nothing that is computed
+  /// changes.
+  void set_observers(Observers observers);
 
   class Impl;
 

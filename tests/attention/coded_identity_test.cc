@@ -49,6 +49,7 @@ HistoryOptions options_of(const std::pair<CodecId, CodecId>& codecs, int page_to
   options.codec_v = codecs.second;
   options.page_tokens = page_tokens;
   options.head_order = order;
+  options.has_basis = codecs.first == CodecId::kTile4 || codecs.first == CodecId::kTile3;
   return options;
 }
 

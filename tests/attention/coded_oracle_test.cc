@@ -65,7 +65,7 @@ double bound(const AttentionParams& params, const cache::PagedKvView& kv, int kv
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
   const int query_tile = pos / kTileTokens;
   const Position first = params.window > 0 ? std::max(0, pos - params.window + 1) : 0;
-  const std::vector<double> rounded = rounded_query(kv.rows.k.codec, q, params.head_dim);
+  const std::vector<double> rounded = rounded_query(kv, kv_head, q);
   const auto length = [&](const auto* row) {
     double sum = 0.0;
     for (std::size_t d = 0; d < head_dim; ++d) sum += double{row[d]} * row[d];
@@ -209,6 +209,24 @@ TEST(CodedOracle, EveryLengthAroundStripsTilesAndSegments) {
           options.head_order = HeadOrder::kInterleaved;
           expect_close({2, 4, 32, n - 1, 1, options}, target);
         }
+      }
+    }
+  });
+}
+
+/// Rows beside tiles and tiles are in one basis, and the query follows them.
+TEST(CodedOracle, KInACalibratedBasis) {
+  for_each_target([](const char* target) {
+    for (const CodecId k : {CodecId::kTile3, CodecId::kTile4, CodecId::kTile5}) {
+      for (const CodecId v : {CodecId::kTile4, CodecId::kF16}) {
+        HistoryOptions options = codecs(k, v);
+        options.has_basis = true;
+        for (const int head_dim : {16, 64, 80, 112, 128, 256}) {
+          expect_close({2, 4, head_dim, 300, 3, options}, target);
+          expect_close({2, 6, head_dim, 300, 1, options}, target);
+        }
+        expect_close({3, 27, 64, 330, 1, options}, target);  // too many heads to go direct
+        expect_close({2, 6, 32, 330, 4, options, 2.0f, 100}, target);
       }
     }
   });

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <span>
@@ -18,6 +19,7 @@
 #include "cache/codec/seal.h"
 #include "cache/page/geometry.h"
 #include "cache/page/paged_kv_view.h"
+#include "support/key_bases.h"
 
 namespace kvasir::attention {
 
@@ -58,6 +60,7 @@ struct HistoryOptions {
   cache::HeadOrder head_order = cache::HeadOrder::kSplit;
   /// Of tile codecs: what queries read as rows although it is sealed.
   int n_sink_tiles = 1, n_tail_tiles = 1;
+  bool has_basis = false;  ///< of K in tiles: the same in every history of a shape
 
   bool has_tiles() const { return cache::is_tile_codec(codec_k) || cache::is_tile_codec(codec_v); }
 };
@@ -94,6 +97,10 @@ class History {
     view_ = cache::view_of(geometry_of(tokens, options, false), 1);
     view_.rows.frames = rows_.frames().data();
     view_.n_tokens = tokens.n_tokens;
+    if (options.has_basis && cache::is_tile_codec(options.codec_k)) {
+      bases_ = random_key_bases({2, tokens.n_kv_heads, tokens.head_dim});
+      view_.basis = bases_->of_layer(1);
+    }
     cache::write_kv(view_, 0, tokens.n_tokens, tokens.k.data(), tokens.v.data(), tokens.row());
     if (!options.has_tiles()) return;
     const cache::PagedKvView sealed = cache::view_of(geometry_of(tokens, options, true), 1);
@@ -123,6 +130,7 @@ class History {
   }
 
   Frames rows_, tiles_;
+  std::shared_ptr<const cache::KeyBases> bases_;
   cache::PagedKvView view_;
 };
 

@@ -47,7 +47,7 @@ class Calibrate(unittest.TestCase):
             if mean:
                 self.assertEqual(plan["mean_bits"], mean)
         lines = self.beside.read_text().splitlines()
-        self.assertEqual(lines[0], "kvasir-kv 1")
+        self.assertEqual(lines[0], "kvasir-kv 2")
         plan = got["plans"]["int4"]
         words = ["plan", "int4", "k", *plan["k"], "v", *plan["v"]]
         self.assertIn(" ".join(map(str, words)), lines)

@@ -74,8 +74,8 @@ TEST(KvPlan, EveryLineThatIsWrongIsShownWithWhatIsWanted) {
   const struct {
     std::string text, got, want;
   } rows[] = {
-      {"", "''", "kvasir-kv 1"},
-      {"kvasir-kv 2\n" + model, "'kvasir-kv 2'", "kvasir-kv 1"},
+      {"", "''", "kvasir-kv 2"},
+      {"kvasir-kv 3\n" + model, "'kvasir-kv 3'", "kvasir-kv 2"},
       {head, "''", "model HEX"},
       {head + "damage k 3 1 2\n", "''", "model HEX"},
       {head + "model abc\n", "'model abc'", "64 digits"},

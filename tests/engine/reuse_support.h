@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/session.h"
+#include "support/key_bases.h"
 
 namespace kvasir::engine::testing {
 
@@ -64,6 +65,8 @@ inline std::vector<CodedSetting> coded_settings() {
   add("Gemma2Int8", gemma2, {CodecId::kInt8, CodecId::kF16}, 16);
   add("Gemma2Tile4", gemma2, {CodecId::kTile4, CodecId::kTile4}, 64, 0, 0);
   add("Gemma2Tile5Int8", gemma2, {CodecId::kTile5, CodecId::kInt8}, 64, 1, 0);
+  add("LlamaTile4InABasis", llama, {CodecId::kTile4, CodecId::kTile4}, 64);
+  all.back().kv.key_bases = random_key_bases({2, 3, 64});
   add("LlamaByLayer", llama, {}, 64, 0, 0);
   all.back().kv.layers = {{CodecId::kInt8, CodecId::kTile4}, {CodecId::kTile5, CodecId::kTile3}};
   return all;

@@ -96,20 +96,21 @@ TEST(AttentionError, EqualsTheDefinitionOfTheRowsThatAModelShows) {
   const int last = config.n_layers - 1, head = 1, n = config.head_dim;
   const auto rows_of = [&](const KvFormat& format) {
     std::map<Position, std::vector<float>> rows;  // of one head in the last layer
-    engine->model().set_attention_observer(
-        [&](int layer, Position first, int n_rows, const float* heads, std::size_t stride) {
-          if (layer != last) return;
-          for (int row = 0; row < n_rows; ++row) {
-            const float* from = heads + static_cast<std::size_t>(row) * stride + head * n;
-            rows[first + row].assign(from, from + n);
-          }
-        });
+    const auto keep = [&](int layer, Position first, int n_rows, const float* heads,
+                          std::size_t stride) {
+      if (layer != last) return;
+      for (int row = 0; row < n_rows; ++row) {
+        const float* from = heads + static_cast<std::size_t>(row) * stride + head * n;
+        rows[first + row].assign(from, from + n);
+      }
+    };
+    engine->model().set_observers({.qkv = {}, .attention = keep});
     auto cache = engine->make_cache(format.choice);
     cache::Sequence sequence = (*cache)->open();
     const engine::Engine::Step step{&sequence, ids, kCtx - 1 - kFirst};
     std::vector<float> logits;
     EXPECT_TRUE(engine->forward({&step, 1}, logits));
-    engine->model().set_attention_observer({});
+    engine->model().set_observers({});
     EXPECT_EQ(rows.begin()->first, kFirst) << "the last layer attends for wanted rows only";
     return rows;
   };

@@ -62,6 +62,7 @@ TEST(Calibrate, MeasuresWhatComparingThatUnitAloneMeasures) {
   for (const auto& one : layers) {
     engine::KvChoice choice;
     choice.layers = one;
+    choice.key_bases = report->calibration.key_bases;
     options.candidates.push_back({"unit", choice});
   }
   const auto ids =
@@ -99,6 +100,8 @@ TEST(Calibrate, FewerBitsDoMoreDamageAndEveryTypeHasItsPlan) {
     EXPECT_GT(made.damage_v.at(3)[layer], 0);
   }
   EXPECT_EQ(made.model, engine->model_fingerprint());
+  ASSERT_NE(made.key_bases, nullptr);
+  EXPECT_EQ(made.key_bases->shape(), engine->key_shape());
   for (const char* const name : {"int4", "int4-3", "int3"}) {
     ASSERT_TRUE(made.plans.contains(name)) << name;
     EXPECT_EQ(made.plans.at(name).size(), 2u);

@@ -27,6 +27,7 @@ struct Case {
   const char* file;
   std::vector<cache::LayerCodecs> codecs;  ///< one: of all layers
   int n_sink_tiles, n_tail_tiles;
+  bool has_basis = false;
 };
 
 const char* const kLlama = "arch_vectors/llama_9q3kv_hd64.gguf";
@@ -37,6 +38,7 @@ const Case kCases[] = {
     {"LlamaInt8", kLlama, {{CodecId::kInt8, CodecId::kInt8}}, 1, 1},
     {"LlamaInt8G64", kLlama, {{CodecId::kInt8G64, CodecId::kInt8G64}}, 1, 1},
     {"LlamaTile4", kLlama, {{CodecId::kTile4, CodecId::kTile4}}, 1, 1},
+    {"LlamaTile4InABasis", kLlama, {{CodecId::kTile4, CodecId::kTile4}}, 1, 1, true},
     {"LlamaTile4Tile3", kLlama, {{CodecId::kTile4, CodecId::kTile3}}, 0, 0},
     {"LlamaByLayer",
      kLlama,
@@ -57,6 +59,7 @@ const Case kCases[] = {
       {CodecId::kF16, CodecId::kF16}},
      0,
      0},
+    {"Gemma3Tile5InABasis", kGemma3, {{CodecId::kTile5, CodecId::kInt8}}, 1, 0, true},
     {"Gemma3Int8Tile4", kGemma3, {{CodecId::kInt8, CodecId::kTile4}}, 1, 0},
 };
 
@@ -73,6 +76,7 @@ class CodedKv : public ::testing::TestWithParam<Case> {
     if (c.codecs.size() > 1) made.layer_codecs = c.codecs;
     made.n_sink_tiles = c.n_sink_tiles;
     made.n_tail_tiles = c.n_tail_tiles;
+    made.has_basis = c.has_basis;
     return made;
   }
 

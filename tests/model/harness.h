@@ -17,6 +17,7 @@
 #include "cache/cache.h"
 #include "gguf/file.h"
 #include "model/model.h"
+#include "support/key_bases.h"
 
 namespace kvasir::model::testing {
 
@@ -36,6 +37,7 @@ struct Layout {
   std::optional<cache::LayerCodecs> codecs = {};      ///< in place of `codec` for both
   std::vector<cache::LayerCodecs> layer_codecs = {};  ///< in place of these
   int n_sink_tiles = 1, n_tail_tiles = 1;
+  bool has_basis = false;  ///< of K in tiles
 };
 
 /// A model with its budget and threads.
@@ -84,6 +86,10 @@ class Harness {
     options.layer_codecs = layout.layer_codecs;
     options.n_sink_tiles = layout.n_sink_tiles;
     options.n_tail_tiles = layout.n_tail_tiles;
+    if (layout.has_basis) {
+      const ModelConfig& config = model_->config();
+      options.key_bases = random_key_bases({config.n_layers, config.n_kv_heads, config.head_dim});
+    }
     options.page_tokens = layout.page_tokens;
     options.head_order = layout.head_order;
     auto created = cache::KvCache::create(options, budget_);

@@ -1,5 +1,7 @@
 #include "cache/codec/codec.h"
 
+#include "cache/codec/key_basis.h"
+
 namespace kvasir::cache {
 namespace {
 
@@ -45,7 +47,12 @@ std::string KvFormat::details(int n_layers) const {
     }
   }
   if (!has_tiles(n_layers)) return text;
-  return text + " sinks " + std::to_string(n_sink_tiles) + " tail " + std::to_string(n_tail_tiles);
+  text += " sinks " + std::to_string(n_sink_tiles) + " tail " + std::to_string(n_tail_tiles);
+  bool has_basis = false;
+  for (int layer = 0; layer < n_layers; ++layer) {
+    has_basis = has_basis || (key_bases != nullptr && is_tile_codec(of(layer).k));
+  }
+  return has_basis ? text + " basis " + PageKey{key_bases->fingerprint()}.to_hex() : text;
 }
 
 }  // namespace kvasir::cache

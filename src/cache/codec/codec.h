@@ -6,17 +6,21 @@
 //   f32, f16, bf16   the values
 //   int8             one scale per token and kv head, in the Hadamard basis
 //   int8-g64         scale and centre per token and 64 channels, as the values are
-//   tile3..tile5     3, 4, 5 bits in tiles (tile_codec.h), in the Hadamard basis
+//   tile3..tile5     3, 4, 5 bits in tiles (tile_codec.h), in the Hadamard basis; of K, and of the
+//                    rows beside it, after the calibrated one where there is one (key_basis.h)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace kvasir::cache {
+
+class KeyBases;
 
 /// Stable numbers: part of every stored key.
 enum class CodecId : std::uint8_t {
@@ -49,6 +53,8 @@ struct KvFormat {
   /// Tiles of 64 tokens that a query reads as int8 rows although they are sealed: the first ones of
   /// its history, and the last ones before its own.
   int n_sink_tiles = 1, n_tail_tiles = 1;
+  /// Of K, in layers where it has a tile codec; null: none.
+  std::shared_ptr<const KeyBases> key_bases{};
 
   LayerCodecs of(int layer) const {
     return layers.empty() ? all : layers[static_cast<std::size_t>(layer)];

@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 // clang-format on
 #include "simd/hadamard-inl.h"
+#include "simd/multiply_row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::cache {
@@ -108,7 +109,8 @@ HWY_INLINE void store_v_quad(const std::uint8_t* quad, int lane, int end, int he
 }
 
 void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std::size_t row_stride,
-                 int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta) {
+                 int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta,
+                 const float* basis) {
   HWY_ALIGN float row[kMaxDim];
   HWY_ALIGN std::uint8_t quad_codes[4 * kMaxDim];
   int first_lane = lane % 4;  // of the quad at hand
@@ -117,7 +119,11 @@ void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std:
     const float* x = rows;
     auto* row_codes = reinterpret_cast<std::int8_t*>(quad_codes + lane % 4 * kMaxDim);
     if (codec == CodecId::kInt8) {
-      std::copy(rows, rows + head_dim, row);
+      if (basis == nullptr) {
+        std::copy(rows, rows + head_dim, row);
+      } else {
+        simd::HWY_NAMESPACE::MultiplyRow(rows, basis, head_dim, row);
+      }
       simd::HWY_NAMESPACE::Hadamard(row, head_dim);
       x = row;
       encode_group(x, head_dim, false, row_codes, scales + lane, nullptr);
@@ -161,9 +167,9 @@ HWY_EXPORT(transform);
 
 void write_coded_strip(CodecId codec, bool is_v, int head_dim, const float* rows,
                        std::size_t row_stride, int lane, int n_tokens, std::uint8_t* codes,
-                       std::uint8_t* meta) {
+                       std::uint8_t* meta, const float* basis) {
   HWY_DYNAMIC_DISPATCH(write_strip)
-  (codec, is_v, head_dim, rows, row_stride, lane, n_tokens, codes, meta);
+  (codec, is_v, head_dim, rows, row_stride, lane, n_tokens, codes, meta, basis);
 }
 
 void read_stored_row(CodecId codec, bool is_v, int head_dim, const std::uint8_t* codes,

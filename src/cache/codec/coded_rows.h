@@ -1,6 +1,7 @@
 // Rows of int8 codes, written in place: int8 and int8-g64 (codec.h).
 //
-//   int8      the row's Hadamard transform; scale = f16(max |x| / 127), code = x / scale
+//   int8      the row's Hadamard transform (of K beside tiles, of its product with a calibrated
+//             basis, key_basis.h); scale = f16(max |x| / 127), code = x / scale
 //   int8-g64  the row; per 64 channels of least lo and greatest hi: scale = f16((hi - lo) / 254),
 //             centre = f16((lo + hi) / 2), code = (x - centre) / scale
 //
@@ -19,12 +20,14 @@ namespace kvasir::cache {
 /// Writes `n_tokens` rows of one kv head into lanes [lane, lane + n_tokens) of a strip.
 ///
 /// Shapes    rows: row i at `rows + i * row_stride`, [head_dim]
+///           basis: null, or what an int8 row is multiplied by first, [head_dim][head_dim]
 /// Requires  a coded row codec; lane + n_tokens <= 16
 void write_coded_strip(CodecId codec, bool is_v, int head_dim, const float* rows,
                        std::size_t row_stride, int lane, int n_tokens, std::uint8_t* codes,
-                       std::uint8_t* meta);
+                       std::uint8_t* meta, const float* basis = nullptr);
 
-/// The row of one lane, in the basis that the model computes in. Shape: row [head_dim].
+/// The row of one lane, in the basis that the model computes in, or the calibrated one. Shape: row
+/// [head_dim].
 void read_coded_row(CodecId codec, bool is_v, int head_dim, const std::uint8_t* codes,
                     const std::uint8_t* meta, int lane, float* row);
 

@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "cache/codec/coded_rows.h"
 #include "simd/half.h"
@@ -190,7 +192,8 @@ void write_codes(const PagedKvView& kv, bool is_v, Position pos, int n_tokens, c
     write_coded_strip(is_v ? kv.rows.v.codec : kv.rows.k.codec, is_v, kv.head_dim, rows + offset,
                       row_stride, pos % kStripTokens, n_tokens,
                       is_v ? kv.v_strip(kv.rows, strip, head) : kv.k_strip(kv.rows, strip, head),
-                      is_v ? kv.v_meta(kv.rows, strip, head) : kv.k_meta(kv.rows, strip, head));
+                      is_v ? kv.v_meta(kv.rows, strip, head) : kv.k_meta(kv.rows, strip, head),
+                      is_v ? nullptr : kv.key_basis(head));
   }
 }
 
@@ -261,6 +264,16 @@ float decode(CodecId codec, const std::uint8_t* values, std::size_t value_idx) {
   return codec == CodecId::kF16 ? simd::f16_to_f32(bits) : simd::bf16_to_f32(bits);
 }
 
+/// From the calibrated basis of K to the one that the model computes in: the matrix of q is the
+/// inverse, transposed.
+void leave_basis(const float* queries, int head_dim, float* row) {
+  if (queries == nullptr) return;
+  const std::vector<float> stored(row, row + head_dim);
+  for (int i = 0; i < head_dim; ++i, queries += head_dim) {
+    row[i] = std::inner_product(stored.begin(), stored.end(), queries, 0.0f);
+  }
+}
+
 }  // namespace
 
 void write_kv(const PagedKvView& kv, Position first_pos, int n_tokens, const float* k,
@@ -281,6 +294,7 @@ void read_k(const PagedKvView& kv, Position pos, int head, float* row) {
   if (is_coded(kv.rows.k.codec)) {
     read_coded_row(kv.rows.k.codec, false, kv.head_dim, tile,
                    kv.k_meta(kv.rows, pos / kStripTokens, head), static_cast<int>(lane), row);
+    leave_basis(kv.query_basis(head), kv.head_dim, row);
     return;
   }
   for (std::size_t d = 0; d < static_cast<std::size_t>(kv.head_dim); ++d) {

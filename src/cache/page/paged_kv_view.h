@@ -18,6 +18,13 @@ struct PageSet {
   SideLayout k, v;
 };
 
+/// The calibrated basis of one layer's K (codec/key_basis.h): what rows are multiplied by before
+/// the Hadamard transform. Null: nothing.
+struct KeyBasis {
+  const float* keys = nullptr;     ///< [n_kv_heads][head_dim][head_dim]; of rows of K
+  const float* queries = nullptr;  ///< the same of q: the inverses, transposed
+};
+
 /// Non-owning. Valid until the sequence is next appended to, truncated or closed.
 /// Slots at and after `n_tokens`, and appended slots not yet written, hold undefined bytes (frames
 /// are reused, not cleared): possibly NaN, so a kernel must mask them, not multiply them by zero.
@@ -31,6 +38,7 @@ struct PagedKvView {
   /// A query reads the tiles of tokens except those of the first and of the last tiles of its
   /// history, which it reads as rows (reads_tile).
   int n_sink_tiles = 0, n_tail_tiles = 0;
+  KeyBasis basis;  ///< of K's tiles, and of the rows beside them
 
   bool has_tiles() const { return tiles.frames != nullptr; }
   /// Whether a query in tile `query_tile` reads tile `tile`, rather than its rows: by position
@@ -38,6 +46,9 @@ struct PagedKvView {
   bool reads_tile(int tile, int query_tile) const {
     return has_tiles() && tile >= n_sink_tiles && tile < query_tile - n_tail_tiles;
   }
+  /// The matrices of kv head `head`; null: none.
+  const float* key_basis(int head) const { return matrix_of(basis.keys, head); }
+  const float* query_basis(int head) const { return matrix_of(basis.queries, head); }
   /// First byte of strip `strip` (absolute: token / 16) of kv head `head` of `set`.
   std::uint8_t* k_strip(const PageSet& set, int strip, int head) const {
     return set.frames[strip / strips_per_page] + set.k.strip_at(strip % strips_per_page, head);
@@ -51,6 +62,12 @@ struct PagedKvView {
   }
   std::uint8_t* v_meta(const PageSet& set, int strip, int head) const {
     return set.frames[strip / strips_per_page] + set.v.meta_at(strip % strips_per_page, head);
+  }
+
+ private:
+  const float* matrix_of(const float* matrices, int head) const {
+    const auto n = static_cast<std::size_t>(head_dim);
+    return matrices == nullptr ? nullptr : matrices + static_cast<std::size_t>(head) * n * n;
   }
 };
 
