@@ -38,8 +38,7 @@ struct HeadMoments {
 /// over all channels: what rounding adds to q . k is least where q and K are loud. Scaled so that
 /// K is as long as before. The identity where nothing was seen.
 ///
-/// Source: kv-quality.md, "Joint K basis"; after QuIP# (Tseng et al. 2024) in that two sides are
-/// made incoherent together.
+/// Source: kv-quality.md of the design, "Joint K basis".
 SquareMatrix key_basis_of(const HeadMoments& moments);
 
 /// The moments of a model, from the rows of one history after the other.

@@ -13,8 +13,8 @@
 namespace kvasir::cache {
 namespace {
 
-/// What q . k may be off by, relative to the length of both, because matrices and rows are f32: a
-/// hundredth of what a code of 8 bits is.
+/// What q . k may be off by, relative to the length of both, because matrices are rounded to f32: a
+/// fortieth of what rounding to 8 bits does to the largest value.
 constexpr double kMostError = 1e-4;
 
 /// How far a times b transposed is from the identity.
