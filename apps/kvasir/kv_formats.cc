@@ -19,6 +19,9 @@ struct TypeName {
   std::string_view name;
   CodecId k, v;
   bool has_plan = false;  ///< the calibration may have bits by layer under this name
+  /// Whether the calibration's basis of K is used: it takes 2 % of prefill, which types of few bits
+  /// are worth (docs/kv-quantization.md).
+  bool has_key_basis = false;
 };
 constexpr TypeName kTypes[] = {
     {"f32", CodecId::kF32, CodecId::kF32},
@@ -27,8 +30,8 @@ constexpr TypeName kTypes[] = {
     {"int8", CodecId::kInt8, CodecId::kInt8},
     {"int8-g64", CodecId::kInt8G64, CodecId::kInt8G64},
     {"int4", CodecId::kTile4, CodecId::kTile4, true},
-    {"int4-3", CodecId::kTile4, CodecId::kTile3, true},
-    {"int3", CodecId::kTile3, CodecId::kTile3, true},
+    {"int4-3", CodecId::kTile4, CodecId::kTile3, true, true},
+    {"int3", CodecId::kTile3, CodecId::kTile3, true, true},
     {"tile3", CodecId::kTile3, CodecId::kTile3},
     {"tile4", CodecId::kTile4, CodecId::kTile4},
     {"tile5", CodecId::kTile5, CodecId::kTile5},
@@ -81,7 +84,7 @@ Status set_option(const char* flag, const std::string& option, engine::KvChoice&
   }
   return Error{
       ErrorCode::kInvalidArgument,
-      fmt::format("{}: got ':{}', want :tail=N, :sinks=N, :protect=N or :basis=0", flag, option)};
+      fmt::format("{}: got ':{}', want :tail=N, :sinks=N, :protect=N or :basis=0|1", flag, option)};
 }
 
 /// A format's text in parts.
@@ -175,6 +178,7 @@ Result<engine::KvChoice> parse_kv_type(const char* flag, const std::string& name
     engine::KvChoice choice;
     choice.codecs = {type.k, type.v};
     if (type.has_plan) choice.plan = type.name;
+    choice.has_key_basis = type.has_key_basis;
     return choice;
   }
   return Error{ErrorCode::kInvalidArgument,
