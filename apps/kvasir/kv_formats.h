@@ -40,8 +40,8 @@ Status check_has_tiles(const std::string& flag, const std::string& got,
                        const engine::KvChoice& choice);
 
 /// For comparisons: "f16", "f16/bf16" (K's and V's), and behind either, for tile codecs, ":tail=N",
-/// ":sinks=N", ":protect=N", ":basis=0" or ":basis=1" (whether a calibrated basis of K is used). Errors:
-/// kInvalidArgument naming the flag.
+/// ":sinks=N", ":protect=N", ":basis=0" or ":basis=1" (whether a calibrated basis of K is used).
+/// Errors: kInvalidArgument naming the flag.
 Result<eval::KvFormat> parse_kv_format(const char* flag, const std::string& text);
 /// One or more of them, separated by commas. Where one of them has tiles, the others may name what
 /// concerns tiles alone: so one may put the same behind all.
