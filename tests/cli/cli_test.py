@@ -258,7 +258,8 @@ class Run(unittest.TestCase):
         done = kvasir(*flags, "-t", 1, "--kv-budget", budget, "Once")
         self.assertEqual(done.returncode, DOES_NOT_FIT)
         self.assertEqual(done.stdout.decode(), got["text"] + "\n")
-        self.assertIn(got["error"].encode(), done.stderr)
+        # Not the bytes that are free: pages that are being kept may take some at that moment.
+        self.assertIn(got["error"].split("; got")[0].encode(), done.stderr)
 
 
 class Usage(unittest.TestCase):
