@@ -45,19 +45,15 @@ nlohmann::json to_json(const eval::AttentionErrorReport& report,
   for (std::size_t i = 0; i < report.candidates.size(); ++i) {
     rows.push_back(to_json(report.candidates[i], report.n_layers, options.candidates[i]));
   }
-  nlohmann::json json = {
-      {"schema_version", 1},
-      {"model", engine.model_path},
-      {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
-      {"n_ctx", options.n_ctx},
-      {"first_scored", report.first_scored},
-      {"n_chunks", report.n_chunks},
-      {"n_scored", report.n_scored},
-      {"n_layers", report.n_layers},
-      {"n_heads", report.n_heads},
-      {"seconds", report.seconds},
-      {"rows", rows}};
-  add_name(json, options.base, "base_kv");
+  nlohmann::json json = comparison_json(engine, options.base);
+  json.update({{"n_ctx", options.n_ctx},
+               {"first_scored", report.first_scored},
+               {"n_chunks", report.n_chunks},
+               {"n_scored", report.n_scored},
+               {"n_layers", report.n_layers},
+               {"n_heads", report.n_heads},
+               {"seconds", report.seconds},
+               {"rows", rows}});
   return json;
 }
 
@@ -69,8 +65,7 @@ std::string table_of(const eval::AttentionErrorReport& report,
       "attention output against {}: ||difference|| / ||base||; {} chunk{} of {} tokens, {} scored "
       "(positions {} to {}), act {}\n",
       shown_name(options.base), report.n_chunks, report.n_chunks == 1 ? "" : "s", options.n_ctx,
-      report.n_scored, report.first_scored, options.n_ctx - 2,
-      engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32");
+      report.n_scored, report.first_scored, options.n_ctx - 2, activation_name(engine));
   for (std::size_t i = 0; i < report.candidates.size(); ++i) {
     const eval::AttentionErrors& errors = report.candidates[i];
     table += fmt::format("\n{}\n{:>5}{:>11}{:>12}{:>12}{:>13}\n", shown_name(options.candidates[i]),

@@ -32,18 +32,14 @@ nlohmann::json to_json(const eval::DriftReport& report, const eval::DriftOptions
                     {"repetition", figures.repetition}});
     add_name(rows.back(), options.candidates[i]);
   }
-  nlohmann::json json = {
-      {"schema_version", 1},
-      {"model", engine.model_path},
-      {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
-      {"n_prompts", report.n_prompts},
-      {"n_prompt_tokens", options.n_prompt_tokens},
-      {"n_generate", options.n_generate},
-      {"base_tokens_mean", report.base_tokens_mean},
-      {"base_repetition", report.base_repetition},
-      {"seconds", report.seconds},
-      {"rows", rows}};
-  add_name(json, options.base, "base_kv");
+  nlohmann::json json = comparison_json(engine, options.base);
+  json.update({{"n_prompts", report.n_prompts},
+               {"n_prompt_tokens", options.n_prompt_tokens},
+               {"n_generate", options.n_generate},
+               {"base_tokens_mean", report.base_tokens_mean},
+               {"base_repetition", report.base_repetition},
+               {"seconds", report.seconds},
+               {"rows", rows}});
   return json;
 }
 
@@ -53,9 +49,9 @@ std::string table_of(const eval::DriftReport& report, const eval::DriftOptions& 
       "base {}: {} greedy answers of {:.1f} tokens (at most {}) to prompts of {}, act {}; repeated "
       "4-grams {:.1f} %\n\n{}{:>12}{:>10}{:>10}{:>15}{:>11}\n",
       shown_name(options.base), report.n_prompts, report.base_tokens_mean, options.n_generate,
-      options.n_prompt_tokens, engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32",
-      100 * report.base_repetition, name_cells(options.candidates), "equal: mean", "median",
-      "matching", "never differs", "repeated");
+      options.n_prompt_tokens, activation_name(engine), 100 * report.base_repetition,
+      name_cells(options.candidates), "equal: mean", "median", "matching", "never differs",
+      "repeated");
   for (std::size_t i = 0; i < report.figures.size(); ++i) {
     const eval::DriftFigures& figures = report.figures[i];
     table += fmt::format("{}{:>12.1f}{:>10.1f}{:>8.1f} %{:>13.1f} %{:>9.1f} %\n",

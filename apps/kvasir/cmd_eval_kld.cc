@@ -67,21 +67,17 @@ nlohmann::json to_json(const eval::KldReport& report, const eval::KldOptions& op
                      {"n_chunks", text.n_chunks},
                      {"rows", rows_json(report, options, text.figures)}});
   }
-  nlohmann::json json = {
-      {"schema_version", 1},
-      {"model", engine.model_path},
-      {"act", engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
-      {"n_ctx", options.n_ctx},
-      {"first_scored", report.first_scored},
-      {"n_chunks", report.n_chunks},
-      {"n_chunks_resumed", report.n_chunks_resumed},
-      {"n_scored", report.n_scored},
-      {"page_tokens", engine.page_tokens},
-      {"n_values", report.n_values},
-      {"seconds", report.seconds},
-      {"rows", rows_json(report, options, report.all)},
-      {"files", texts}};
-  add_name(json, options.base, "base_kv");
+  nlohmann::json json = comparison_json(engine, options.base);
+  json.update({{"n_ctx", options.n_ctx},
+               {"first_scored", report.first_scored},
+               {"n_chunks", report.n_chunks},
+               {"n_chunks_resumed", report.n_chunks_resumed},
+               {"n_scored", report.n_scored},
+               {"page_tokens", engine.page_tokens},
+               {"n_values", report.n_values},
+               {"seconds", report.seconds},
+               {"rows", rows_json(report, options, report.all)},
+               {"files", texts}});
   return json;
 }
 
@@ -117,9 +113,9 @@ std::string table_of(const eval::KldReport& report, const eval::KldOptions& opti
       "{}{:>7}{:>7}{:>9}{:>7}{:>7}{:>18}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}{:>8}\n",
       shown_name(options.base), first.base_perplexity, report.n_chunks,
       report.n_chunks == 1 ? "" : "s", options.n_ctx, report.n_scored, report.first_scored,
-      options.n_ctx - 2, engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32",
-      eval::kBlockTokens, first.n_blocks, name_cells(options.candidates), "bits", "% f16", "dPPL %",
-      "token", "block", "95 %", "KLD mean", "median", "99 %", "99.9 %", "max", "top %", "dp %");
+      options.n_ctx - 2, activation_name(engine), eval::kBlockTokens, first.n_blocks,
+      name_cells(options.candidates), "bits", "% f16", "dPPL %", "token", "block", "95 %",
+      "KLD mean", "median", "99 %", "99.9 %", "max", "top %", "dp %");
   const auto add_rows = [&](const std::vector<eval::KldFigures>& figures) {
     for (std::size_t i = 0; i < figures.size(); ++i) {
       const std::string name = name_cells(options.candidates, &options.candidates[i]);

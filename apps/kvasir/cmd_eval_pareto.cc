@@ -85,9 +85,9 @@ std::string quality_text(const eval::KldReport& report, const ParetoFlags& flags
   std::string text = fmt::format(
       "base {}, act {}; {} chunk{} of {} tokens, {} scored (positions {} to {}); base perplexity "
       "{:.4f}; ",
-      flags.quality.base.name, options.activations == model::ActivationMode::kInt8 ? "int8" : "f32",
-      report.n_chunks, report.n_chunks == 1 ? "" : "s", options.n_ctx, report.n_scored,
-      report.first_scored, options.n_ctx - 2, report.all.front().base_perplexity);
+      flags.quality.base.name, activation_name(options), report.n_chunks,
+      report.n_chunks == 1 ? "" : "s", options.n_ctx, report.n_scored, report.first_scored,
+      options.n_ctx - 2, report.all.front().base_perplexity);
   for (const eval::KldTextReport& one : report.texts) {
     text +=
         fmt::format("{}{} ({})", &one == report.texts.data() ? "" : ", ", one.name, one.n_chunks);

@@ -272,6 +272,17 @@ void add_name(nlohmann::json& json, const eval::KvFormat& format, const char* ke
   if (!format.resolved.empty()) json[std::string(key) + "_resolved"] = format.resolved;
 }
 
+const char* activation_name(const engine::EngineOptions& engine) {
+  return engine.activations == model::ActivationMode::kInt8 ? "int8" : "f32";
+}
+
+nlohmann::json comparison_json(const engine::EngineOptions& engine, const eval::KvFormat& base) {
+  nlohmann::json json = {
+      {"schema_version", 1}, {"model", engine.model_path}, {"act", activation_name(engine)}};
+  add_name(json, base, "base_kv");
+  return json;
+}
+
 void add_kv_comparison(CLI::App& app, std::string& base, std::string& candidates) {
   app.add_option("--base-kv", base, "type of the exact run's K and V");
   app.add_option("--kv-type", candidates,

@@ -56,6 +56,11 @@ std::string name_cells(const std::vector<eval::KvFormat>& formats,
 /// "kv_type", and "kv_type_resolved" where it differs; or the same of `key`.
 void add_name(nlohmann::json& json, const eval::KvFormat& format, const char* key = "kv_type");
 
+/// "int8" or "f32", as --act has it.
+const char* activation_name(const engine::EngineOptions& engine);
+/// What every comparison's JSON begins with: schema_version, model, act, base_kv.
+nlohmann::json comparison_json(const engine::EngineOptions& engine, const eval::KvFormat& base);
+
 /// The flags of a comparison: --base-kv and --kv-type.
 void add_kv_comparison(CLI::App& app, std::string& base, std::string& candidates);
 

@@ -26,7 +26,7 @@ struct Segment {
   const std::uint8_t* v_meta[kSegmentStrips];
   bool is_tile[kSegmentStrips / kChunkStrips];
   const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
-  int n_next = 0;                              ///< 0: the task ends here
+  int n_next = 0;                              ///< 0: the block ends here
   mutable FetchAhead fetch;                    ///< of coded K and V, in direct blocks
 };
 
@@ -59,8 +59,8 @@ StripRange visible_strips(const Block& block, int index);
 /// Fills in what each row and the block as a whole see of segment `index`.
 void find_visible(const Block& block, int index, Row* rows, Segment& segment);
 
-/// Looks the segment's strips up in the page table; when the task goes on to the next segment, that
-/// one's K strips that are fetched early as well.
+/// Looks the segment's strips up in the page table; when the block goes on to the next segment,
+/// that one's K strips that are fetched early as well.
 void find_strips(const Block& block, int index, bool goes_on, Segment& segment);
 
 }  // namespace kvasir::attention
