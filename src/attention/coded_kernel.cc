@@ -43,20 +43,18 @@ ScorePackedFunction score_packed_function(CodecId codec, int n_rows) {
 template <class Dots>
 void score_direct_codes(const Block& block, const Segment& segment, const Work& work) {
   const Places places(block, segment, false);
-  const ReadingOrder order(block, segment, places);
-  const std::uint8_t* const* strips = order.begin();
   const int head_dim = block.params->head_dim, n_rows = block.heads_per_kv_head();
   const auto score = score_function<Dots, true>(places.rows.codec, n_rows);
   const auto score_packed = score_packed_function<Dots>(places.tiles.codec, n_rows);
   KeyChunk chunk;
   for_each_stretch(segment, [&](int begin, int end) {
     const int first = places.first_read(begin);
-    for (int head = 0; head < block.n_kv_heads; ++head, strips += end - first) {
+    for (int head = 0; head < block.n_kv_heads; ++head) {
       const int row = head * n_rows;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * head_dim);
       float* scores = work.scores + row * kSegmentTokens + first * 16;
       if (places.is_packed(begin)) {
-        const PackedKeys keys(*strips, places.meta(first, head), head_dim);
+        const PackedKeys keys(places.codes(first, head), places.meta(first, head), head_dim);
         score_packed(q, work.queries + row, keys, segment.fetch, scores);
       } else {
         load_keys(block, places, head, begin, end, work, chunk);
@@ -174,7 +172,7 @@ HWY_NOINLINE void weigh_rows(const Segment& segment, const Shape& shape, const W
 
 /// Calls visit(std::integral_constant<int, R>, row) for rows [0, n_rows), R at a time.
 template <class Visit>
-void for_value_rows(int n_rows, Visit visit) {
+HWY_INLINE void for_value_rows(int n_rows, Visit visit) {
   int row = 0;
   for (; row + kValueRows <= n_rows; row += kValueRows) {
     visit(std::integral_constant<int, kValueRows>(), row);
@@ -231,47 +229,51 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
   });
 }
 
-/// Strips [begin, end) of V of one kv head: codes, or a tile of `codec`.
+/// Strips [begin, end) of V of one kv head, which lie in one stretch of 64 tokens.
 struct ValueChunk {
-  CodecId codec;
-  int begin, end;  ///< in the segment
-  const std::uint8_t* const* strips;
+  const Places& places;
+  int head;
+  int begin, end;          ///< in the segment
+  bool is_first, is_last;  ///< of it
   FetchAhead& fetch;
 };
 
 template <class Dots, int R, int C>
 HWY_INLINE void add_chunk(const ValueChunk& chunk, int channel, int head_dim,
                           const std::uint8_t* planes, CodeSums<R, C>& sums) {
-  if (cache::is_tile_codec(chunk.codec)) {
+  const CodecId codec = chunk.places.layout(chunk.begin).codec;
+  if (cache::is_tile_codec(codec)) {
     const int first = chunk.begin / kChunkStrips * kChunkStrips;
-    with_tile_codec(chunk.codec, [&](auto tile) {
-      weigh_packed<Dots, tile(), R, C>(sums, *chunk.strips, head_dim, channel, chunk.fetch,
-                                       planes + 32 * first);
+    with_tile_codec(codec, [&](auto tile) {
+      weigh_packed<Dots, tile(), R, C>(sums, chunk.places.codes(first, chunk.head), head_dim,
+                                       channel, chunk.fetch, planes + 32 * first);
     });
     return;
   }
   const std::uint8_t* at[kChunkStrips];
   const int n_strips = chunk.end - chunk.begin;
-  for (int i = 0; i < n_strips; ++i) at[i] = chunk.strips[i] + 4 * channel;
+  for (int i = 0; i < n_strips; ++i) {
+    at[i] = chunk.places.codes(chunk.begin + i, chunk.head) + 4 * channel;
+  }
   weigh_codes<Dots, R, C, true>(sums, at, 0, n_strips, 4 * head_dim, chunk.fetch,
                                 planes + 32 * chunk.begin);
 }
 
-/// Adds a chunk to the rows' sums so far, which are kept in `kept` between chunks:
-/// [R][2][head_dim].
+/// Adds a chunk to the sums of rows [row, row + R), which are kept in `work.v` between chunks:
+/// [rows][2][head_dim].
 template <class Dots, int R, int C>
-HWY_INLINE void weigh_panels(const ValueChunk& chunk, bool is_first, bool is_last,
-                             const Shape& shape, const Work& work, int row, int channel,
-                             std::int32_t* kept) {
+HWY_INLINE void weigh_panels(const ValueChunk& chunk, const Shape& shape, const Work& work, int row,
+                             int channel) {
+  auto* kept = reinterpret_cast<std::int32_t*>(work.v) + 2 * row * shape.head_dim + channel;
   CodeSums<R, C> sums;
-  if (is_first) {
+  if (chunk.is_first) {
     sums.clear();
   } else {
-    sums.load(kept + channel, shape.head_dim);
+    sums.load(kept, shape.head_dim);
   }
   add_chunk<Dots>(chunk, channel, shape.head_dim, work.planes + row * kPlaneBytes, sums);
-  if (!is_last) {
-    sums.store(kept + channel, shape.head_dim);
+  if (!chunk.is_last) {
+    sums.store(kept, shape.head_dim);
     return;
   }
   merge_codes(sums, work.rows + row, work.values + row,
@@ -280,15 +282,14 @@ HWY_INLINE void weigh_panels(const ValueChunk& chunk, bool is_first, bool is_las
 }
 
 template <class Dots, int R>
-HWY_NOINLINE void weigh_chunk(const ValueChunk& chunk, bool is_first, bool is_last,
-                              const Shape& shape, const Work& work, int row, int channel,
-                              int channel_end, std::int32_t* kept) {
+HWY_NOINLINE void weigh_chunk(const ValueChunk& chunk, const Shape& shape, const Work& work,
+                              int row, int channel, int channel_end) {
   constexpr int C = strips_beside(2 * R);
   for (; channel + 16 * C <= channel_end; channel += 16 * C) {
-    weigh_panels<Dots, R, C>(chunk, is_first, is_last, shape, work, row, channel, kept);
+    weigh_panels<Dots, R, C>(chunk, shape, work, row, channel);
   }
   for (; C > 1 && channel < channel_end; channel += 16) {
-    weigh_panels<Dots, R, 1>(chunk, is_first, is_last, shape, work, row, channel, kept);
+    weigh_panels<Dots, R, 1>(chunk, shape, work, row, channel);
   }
 }
 
@@ -317,24 +318,17 @@ template <class Dots>
 void weigh_direct_codes(const Block& block, const Segment& segment, const Shape& shape,
                         const Work& work) {
   const Places places(block, segment, true);
-  const ReadingOrder order(block, segment, places);
   const int n_rows = block.heads_per_kv_head();
-  auto* kept = reinterpret_cast<std::int32_t*>(work.v);  // [rows][2][head_dim]
   FetchAhead nothing;  // with rows that read once more what others have read
   for_each_group(block, [&](int group, int channel, int channel_end) {
     make_direct_factors(block, segment, places, group, shape, work);
-    const std::uint8_t* const* strips = order.begin();
     for_each_stretch(segment, [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
-      const cache::SideLayout& layout = places.layout(begin);
-      const int n_strips = end - places.first_read(begin);
-      for (int head = 0; head < block.n_kv_heads; ++head, strips += n_strips) {
-        for_value_rows(n_rows, [&](auto n, int r) {
-          const ValueChunk chunk{layout.codec, begin, end, strips,
-                                 r == 0 ? segment.fetch : nothing};
-          const int row = head * n_rows + r;
-          weigh_chunk<Dots, n()>(chunk, is_first, is_last, shape, work, row, channel, channel_end,
-                                 kept + 2 * row * shape.head_dim);
+      for (int head = 0; head < block.n_kv_heads; ++head) {
+        for_value_rows(n_rows, [&](auto n, int r) HWY_ATTR {
+          const ValueChunk chunk{
+              places, head, begin, end, is_first, is_last, r == 0 ? segment.fetch : nothing};
+          weigh_chunk<Dots, n()>(chunk, shape, work, head * n_rows + r, channel, channel_end);
         });
       }
     });

@@ -33,34 +33,36 @@ namespace HWY_NAMESPACE {
 /// times `basis` (null: none) where K has a calibrated one.
 void encode_query(const float* q, int head_dim, const float* basis, bool is_hadamard,
                   int group_channels, float scale, std::int8_t* codes, CodedQuery& query) {
-  HWY_ALIGN float row[kMaxHeadDim];
-  if (basis == nullptr) {
-    std::copy(q, q + head_dim, row);
-  } else {
-    simd::HWY_NAMESPACE::MultiplyRow(q, basis, head_dim, row);
+  HWY_ALIGN float transformed[kMaxHeadDim];
+  const float* row = q;
+  if (basis != nullptr) {
+    sn::MultiplyRow(row, basis, head_dim, transformed);
+    row = transformed;
   }
-  if (is_hadamard) simd::HWY_NAMESPACE::Hadamard(row, head_dim);
+  if (is_hadamard) {
+    sn::Hadamard(row, head_dim, 1.0f, transformed);
+    row = transformed;
+  }
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
   const hn::Rebind<std::int8_t, Tag16> t8;
-  auto largest = hn::Zero(tag),
-       zeros = hn::Zero(tag);  // the latter NaN if some value is not finite
+  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if a value is not finite
   for (int d = 0; d < head_dim; d += kLanes) {
-    const auto value = hn::Load(tag, row + d);
+    const auto value = hn::LoadU(tag, row + d);
     largest = hn::Max(largest, hn::Abs(value));
     zeros = hn::Add(zeros, hn::Mul(value, hn::Zero(tag)));
   }
-  const float zero = hn::GetLane(hn::SumOfLanes(tag, zeros));
+  const bool is_finite = hn::AllTrue(tag, hn::Eq(zeros, hn::Zero(tag)));
   const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
-  const bool is_usable = most > 0.0f && zero == 0.0f;
+  const bool is_usable = most > 0.0f && is_finite;
   query = {};
-  query.factor = most / 127.0f * scale + zero;
+  query.factor = is_finite ? most / 127.0f * scale : kNaN;
   const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
   for (int first = 0, group = 0; first < head_dim; first += group_channels, ++group) {
     auto sum = hn::Zero(ti);
     for (int d = first; d < std::min(head_dim, first + group_channels); d += kLanes) {
-      const auto shifted = sn::FusedMulAdd(hn::Load(tag, row + d), inverse, hn::Set(tag, kMagic));
+      const auto shifted = sn::FusedMulAdd(hn::LoadU(tag, row + d), inverse, hn::Set(tag, kMagic));
       auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
       if (!is_usable) code = hn::Zero(ti);
       hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);

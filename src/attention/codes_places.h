@@ -1,4 +1,4 @@
-// Where codes and scales of K and V lie, stretch by stretch of 64 tokens, and what to fetch ahead.
+// Where codes and scales of K and V lie.
 #pragma once
 
 #include <algorithm>
@@ -48,27 +48,5 @@ void for_each_stretch(const Segment& segment, Visit visit) {
     visit(std::max(at, segment.strip_begin), std::min(at + kChunkStrips, segment.strip_end));
   }
 }
-
-/// The strips of K, or V, of a segment in the order in which a direct block reads them: stretch by
-/// stretch of 64 tokens, in it kv head by kv head. Of a tile all strips, be some below a window.
-class ReadingOrder {
- public:
-  ReadingOrder(const Block& block, const Segment& segment, const Places& places) {
-    int n = 0;
-    for_each_stretch(segment, [&](int begin, int end) {
-      const std::size_t head_stride = places.layout(begin).head_stride;
-      for (int head = 0; head < block.n_kv_heads; ++head) {
-        const std::size_t offset = static_cast<std::size_t>(head) * head_stride;
-        for (int strip = places.first_read(begin); strip < end; ++strip) {
-          strips_[n++] = places.strips[strip] + offset;
-        }
-      }
-    });
-  }
-  const std::uint8_t* const* begin() const { return strips_; }
-
- private:
-  const std::uint8_t* strips_[kMaxDirectRows * kSegmentStrips];
-};
 
 }  // namespace kvasir::attention

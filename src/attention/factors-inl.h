@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attention/codes-inl.h"
 #include "attention/softmax-inl.h"
@@ -22,6 +23,7 @@ namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
 inline constexpr int kMaxFactor = (1 << 14) - 1;
+inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// What codes of V are worth, of one kv head and group of channels: x = scale * code + centre.
 struct ValueScales {
@@ -48,16 +50,16 @@ HWY_INLINE void see_scales(int begin, int end, SeenScales& seen) {
     if (!seen.has_centre) break;
   }
   const Tag16 tag;
-  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);
+  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if a scale is not finite
   for (int t = from; t < to; t += kLanes) {
     const auto scale = hn::Load(tag, seen.scale + t);
     largest = hn::Max(largest, scale);
     zeros = hn::Add(zeros, hn::Mul(scale, hn::Zero(tag)));
   }
-  const float zero = hn::GetLane(hn::SumOfLanes(tag, zeros));  // NaN if some scale is not finite
+  const bool is_finite = hn::AllTrue(tag, hn::Eq(zeros, hn::Zero(tag)));
   const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
-  seen.unit = most / kMaxFactor + zero;
-  const auto inverse = hn::Set(tag, most > 0.0f && zero == 0.0f ? kMaxFactor / most : 0.0f);
+  seen.unit = is_finite ? most / kMaxFactor : kNaN;
+  const auto inverse = hn::Set(tag, most > 0.0f && is_finite ? kMaxFactor / most : 0.0f);
   for (int t = from; t < to; t += kLanes) {
     hn::Store(hn::Mul(hn::Load(tag, seen.scale + t), inverse), tag, seen.scale + t);
   }

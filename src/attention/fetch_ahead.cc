@@ -18,26 +18,16 @@ void FetchAhead::begin(const Block& block, int index) {
 }
 
 void FetchAhead::add(const Block& block, int index, bool is_v) {
-  const cache::PagedKvView& kv = *block.kv;
-  const StripRange strips = visible_strips(block, index);
-  for (int strip = strips.begin; strip < strips.end;) {
-    // A stretch of 64 tokens, or what a page has of it.
-    const int page = strip / kv.strips_per_page, in_page = strip % kv.strips_per_page;
-    const int next = std::min(
-        {strips.end, (page + 1) * kv.strips_per_page, (strip / kChunkStrips + 1) * kChunkStrips});
-    const bool is_tile = kv.reads_tile(strip / kChunkStrips, block.query_tile);
-    const cache::PageSet& set = is_tile ? kv.tiles : kv.rows;
-    const cache::SideLayout& side = is_v ? set.v : set.k;
+  for_each_part(block, visible_strips(block, index), [&](int, const Part& part) {
+    const cache::SideLayout& side = is_v ? part.set.v : part.set.k;
     // All kv heads of a whole page lie side by side.
-    const int n_runs = next - strip == kv.strips_per_page ? 1 : block.n_kv_heads;
-    const auto n_strips = static_cast<std::size_t>((next - strip) * block.n_kv_heads / n_runs);
+    const int n_runs = part.n_strips == block.kv->strips_per_page ? 1 : block.n_kv_heads;
+    const auto n_strips = static_cast<std::size_t>(part.n_strips * block.n_kv_heads / n_runs);
     for (int head = block.kv_head; head < block.kv_head + n_runs; ++head) {
-      const std::uint8_t* frame = set.frames[page];
-      add(frame + side.meta_at(in_page, head), n_strips * side.meta_strip_stride);
-      add(frame + side.strip_at(in_page, head), n_strips * side.strip_stride);
+      add(part.frame + side.meta_at(part.in_page, head), n_strips * side.meta_strip_stride);
+      add(part.frame + side.strip_at(part.in_page, head), n_strips * side.strip_stride);
     }
-    strip = next;
-  }
+  });
 }
 
 void FetchAhead::skip_lead() {

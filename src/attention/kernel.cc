@@ -167,18 +167,18 @@ void write_row(const Block& block, int row, const float* record) {
   float* HWY_RESTRICT out =
       block.out + static_cast<std::size_t>(row / block.n_heads) * block.params->out_row_stride +
       static_cast<std::size_t>(row % block.n_heads) * head_dim;
-  // Whole registers, as the transform loads them: loads of two narrower stores would wait for both.
+  const float* values = record + kRecordHeader;
+  // Weighing and the transform are linear: it is undone once, at the end.
+  if (cache::is_hadamard(block.kv->rows.v.codec)) {
+    simd::HWY_NAMESPACE::Hadamard(values, block.params->head_dim, inverse, out);
+    return;
+  }
   const auto scale_from = [&](auto tag, std::size_t d) HWY_ATTR {
-    const auto value = hn::LoadU(tag, record + kRecordHeader + d);
-    hn::StoreU(hn::Mul(value, hn::Set(tag, inverse)), tag, out + d);
+    hn::StoreU(hn::Mul(hn::LoadU(tag, values + d), hn::Set(tag, inverse)), tag, out + d);
   };
   std::size_t d = 0;
   for (; d + kLanes <= head_dim; d += kLanes) scale_from(Tag16(), d);
   for (; d < head_dim; d += kLanesOf<Tag8>) scale_from(Tag8(), d);
-  // Weighing and the transform are linear: it is undone once, at the end.
-  if (cache::is_hadamard(block.kv->rows.v.codec)) {
-    simd::HWY_NAMESPACE::Hadamard(out, block.params->head_dim);
-  }
 }
 
 void clear_headers(float* records, int n_rows, std::size_t record_stride) {

@@ -56,6 +56,33 @@ struct StripRange {
 };
 StripRange visible_strips(const Block& block, int index);
 
+/// Strips that lie side by side in one page and one stretch of 64 tokens: all tiles, or all rows.
+struct Part {
+  const cache::PageSet& set;
+  const std::uint8_t* frame;
+  int in_page, n_strips;  ///< the first strip's place, and how many
+  bool is_tile;
+};
+
+/// Calls visit(strip, part) for the parts of strips `strips` of the sequence, from first to last.
+template <class Visit>
+void for_each_part(const Block& block, StripRange strips, Visit visit) {
+  const cache::PagedKvView& kv = *block.kv;
+  int page = strips.begin / kv.strips_per_page, in_page = strips.begin % kv.strips_per_page;
+  for (int strip = strips.begin; strip < strips.end;) {
+    const int n = std::min(
+        {strips.end - strip, kChunkStrips - strip % kChunkStrips, kv.strips_per_page - in_page});
+    const bool is_tile = kv.reads_tile(strip / kChunkStrips, block.query_tile);
+    const cache::PageSet& set = is_tile ? kv.tiles : kv.rows;
+    visit(strip, Part{set, set.frames[page], in_page, n, is_tile});
+    strip += n;
+    in_page += n;
+    if (in_page < kv.strips_per_page) continue;
+    in_page = 0;
+    ++page;
+  }
+}
+
 /// Fills in what each row and the block as a whole see of segment `index`.
 void find_visible(const Block& block, int index, Row* rows, Segment& segment);
 

@@ -51,12 +51,12 @@ HWY_INLINE void HadamardStep(const float* HWY_RESTRICT from, int block, float* H
 #if HWY_TARGET != HWY_SCALAR
 /// A block of kVecs vectors, in registers.
 template <int kVecs>
-HWY_INLINE void HadamardInRegisters(float* HWY_RESTRICT row, float scale) {
+HWY_INLINE void HadamardInRegisters(const float* from, float scale, float* to) {
   const hn::CappedTag<float, 16> tag;
   constexpr int kVec = static_cast<int>(hn::MaxLanes(tag));
   hn::Vec<decltype(tag)> v[kVecs], w[kVecs];
 #pragma GCC unroll 8
-  for (int i = 0; i < kVecs; ++i) v[i] = hn::LoadU(tag, row + i * kVec);
+  for (int i = 0; i < kVecs; ++i) v[i] = hn::LoadU(tag, from + i * kVec);
 #pragma GCC unroll 8
   for (int half = 1; half < kVecs * kVec; half *= 2) {
 #pragma GCC unroll 8
@@ -71,42 +71,41 @@ HWY_INLINE void HadamardInRegisters(float* HWY_RESTRICT row, float scale) {
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kVecs; ++i) {
-    hn::StoreU(hn::Mul(v[i], hn::Set(tag, scale)), tag, row + i * kVec);
+    hn::StoreU(hn::Mul(v[i], hn::Set(tag, scale)), tag, to + i * kVec);
   }
 }
 #endif
 
-/// Transforms `row` in place. An element is one sum or difference a step, whatever the vectors, so
-/// targets agree. Requires: n at most 512.
-HWY_INLINE void Hadamard(float* HWY_RESTRICT row, int n) {
+/// to = factor times the transform of `from`, which may be the same row. An element is one sum or
+/// difference a step, whatever the vectors, so targets agree. Requires: n at most 512.
+HWY_INLINE void Hadamard(const float* from, int n, float factor, float* to) {
   const int block = n & -n;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(block));
+  const float scale = factor / std::sqrt(static_cast<float>(block));
   HWY_ALIGN float other[512];
   for (int first = 0; first < n; first += block) {
+    const float* source = from + first;
 #if HWY_TARGET != HWY_SCALAR
     constexpr int kVec = static_cast<int>(hn::MaxLanes(hn::CappedTag<float, 16>()));
     if (block == 2 * kVec) {
-      HadamardInRegisters<2>(row + first, scale);
+      HadamardInRegisters<2>(source, scale, to + first);
       continue;
     }
     if (block == 4 * kVec) {
-      HadamardInRegisters<4>(row + first, scale);
+      HadamardInRegisters<4>(source, scale, to + first);
       continue;
     }
     if (block == 8 * kVec) {
-      HadamardInRegisters<8>(row + first, scale);
+      HadamardInRegisters<8>(source, scale, to + first);
       continue;
     }
 #endif
-    float* from = row + first;
-    float* to = other;
+    float* target = other;
     for (int half = 1; half < block; half *= 2) {
-      HadamardStep(from, block, to);
-      float* const next = from;
-      from = to;
-      to = next;
+      HadamardStep(source, block, target);
+      source = target;
+      target = target == other ? to + first : other;
     }
-    for (int i = 0; i < block; ++i) row[first + i] = from[i] * scale;
+    for (int i = 0; i < block; ++i) to[first + i] = source[i] * scale;
   }
 }
 

@@ -45,7 +45,7 @@ HWY_INLINE Range range_of(const float* x, int n) {
     zero = hn::Add(zero, hn::Mul(value, hn::Zero(tag)));
   }
   return {hn::GetLane(hn::MinOfLanes(tag, least)), hn::GetLane(hn::MaxOfLanes(tag, greatest)),
-          hn::GetLane(hn::SumOfLanes(tag, zero)) == 0.0f};
+          hn::AllTrue(tag, hn::Eq(zero, hn::Zero(tag)))};
 }
 
 /// code = (x - centre) / scale, within -127..127. `scale` may be 0: then all codes are.
@@ -119,12 +119,11 @@ void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std:
     const float* x = rows;
     auto* row_codes = reinterpret_cast<std::int8_t*>(quad_codes + lane % 4 * kMaxDim);
     if (codec == CodecId::kInt8) {
-      if (basis == nullptr) {
-        std::copy(rows, rows + head_dim, row);
-      } else {
-        simd::HWY_NAMESPACE::MultiplyRow(rows, basis, head_dim, row);
+      if (basis != nullptr) {
+        simd::HWY_NAMESPACE::MultiplyRow(x, basis, head_dim, row);
+        x = row;
       }
-      simd::HWY_NAMESPACE::Hadamard(row, head_dim);
+      simd::HWY_NAMESPACE::Hadamard(x, head_dim, 1.0f, row);
       x = row;
       encode_group(x, head_dim, false, row_codes, scales + lane, nullptr);
     } else {
@@ -149,7 +148,7 @@ void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std:
   }
 }
 
-void transform(float* row, int n) { simd::HWY_NAMESPACE::Hadamard(row, n); }
+void transform(float* row, int n) { simd::HWY_NAMESPACE::Hadamard(row, n, 1.0f, row); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
