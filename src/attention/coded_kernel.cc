@@ -55,10 +55,10 @@ void score_direct_codes(const Block& block, const Segment& segment, const Work& 
       float* scores = work.scores + row * kSegmentTokens + first * 16;
       if (places.is_packed(begin)) {
         const PackedKeys keys(places.codes(first, head), places.meta(first, head), head_dim);
-        score_packed(q, work.queries + row, keys, segment.fetch, scores);
+        score_packed(q, work.queries + row, keys, *work.fetch, scores);
       } else {
         load_keys(block, places, head, begin, end, work, chunk);
-        score(q, work.queries + row, chunk, head_dim, segment.fetch, scores);
+        score(q, work.queries + row, chunk, head_dim, *work.fetch, scores);
       }
     }
   });
@@ -81,7 +81,7 @@ void score_staged_codes(const Block& block, const Segment& segment, const Shape&
       if (!sees_any(work.rows + row, n_rows, begin * 16, end * 16)) continue;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * shape.head_dim);
       score_function<Dots, false>(block.kv->rows.k.codec, n_rows)(
-          q, work.queries + row, chunk, shape.head_dim, segment.fetch,
+          q, work.queries + row, chunk, shape.head_dim, *work.fetch,
           work.scores + row * kSegmentTokens + begin * 16);
     }
   });
@@ -110,10 +110,10 @@ void clear_unseen(const Segment& segment, const Row& row, std::uint8_t* planes) 
 }
 
 /// Factors of V of row `row` in `work.planes`; of the first group, the softmax on the way.
-void make_factors(const Segment& segment, const SeenScales& seen, WriteFactors write, int group,
-                  int row, std::size_t record_stride, const Work& work) {
+void make_factors(const SeenScales& seen, WriteFactors write, int group, int row,
+                  std::size_t record_stride, const Work& work) {
   Row& at = work.rows[row];
-  const FactorSums sums = write(work.scores + row * kSegmentTokens, at.maximum, seen, segment.fetch,
+  const FactorSums sums = write(work.scores + row * kSegmentTokens, at.maximum, seen, *work.fetch,
                                 work.planes + static_cast<std::ptrdiff_t>(row) * kPlaneBytes);
   work.values[row] = {seen.unit, sums.centres};
   if (group > 0) return;
@@ -136,7 +136,7 @@ void make_staged_factors(const Block& block, const Segment& segment, const Value
     if (!at.is_visible()) continue;
     // Rows that see the same tokens share them.
     if (at.begin != seen.begin || at.end != seen.end) see_scales(scales, at.begin, at.end, seen);
-    make_factors(segment, seen, write, group, r, shape.record_stride, work);
+    make_factors(seen, write, group, r, shape.record_stride, work);
   }
 }
 
@@ -151,8 +151,7 @@ void weigh_panels_of(const Segment& segment, const Shape& shape, const Work& wor
   CodeSums<R, C> sums;
   sums.clear();
   weigh_codes<Dots, R, C, false>(sums, at, segment.strip_begin, segment.strip_end,
-                                 4 * shape.head_dim, segment.fetch,
-                                 work.planes + row * kPlaneBytes);
+                                 4 * shape.head_dim, *work.fetch, work.planes + row * kPlaneBytes);
   merge_codes(sums, work.rows + row, work.values + row,
               work.records + static_cast<std::size_t>(row) * shape.record_stride,
               shape.record_stride, channel);
@@ -309,7 +308,7 @@ void make_direct_factors(const Block& block, const Segment& segment, const Place
       std::uint8_t* planes = work.planes + static_cast<std::ptrdiff_t>(r) * kPlaneBytes;
       const int first = segment.strip_begin / kChunkStrips * kChunkStrips;
       std::fill(planes + 32 * first, planes + 32 * segment.strip_begin, std::uint8_t{0});
-      make_factors(segment, seen, write, group, r, shape.record_stride, work);
+      make_factors(seen, write, group, r, shape.record_stride, work);
     }
   }
 }
@@ -327,7 +326,7 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
       for (int head = 0; head < block.n_kv_heads; ++head) {
         for_value_rows(n_rows, [&](auto n, int r) HWY_ATTR {
           const ValueChunk chunk{
-              places, head, begin, end, is_first, is_last, r == 0 ? segment.fetch : nothing};
+              places, head, begin, end, is_first, is_last, r == 0 ? *work.fetch : nothing};
           weigh_chunk<Dots, n()>(chunk, shape, work, head * n_rows + r, channel, channel_end);
         });
       }

@@ -213,6 +213,8 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
   }
   if (block.partials == nullptr) clear_headers(work.records, shape.n_rows, shape.record_stride);
   Segment segment;
+  FetchAhead fetch;
+  work.fetch = &fetch;
   for (int index = segment_begin; index < segment_end; ++index) {
     if (block.partials != nullptr) {
       work.records = block.partials + static_cast<std::size_t>(index - block.segment_begin) *
@@ -223,7 +225,7 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
     find_visible(block, index, work.rows, segment);
     // What follows is most often this thread's next task.
     find_strips(block, index, index + 1 < block.segment_end, segment);
-    if (block.is_direct()) segment.fetch.begin(block, index);
+    if (block.is_direct()) fetch.begin(block, index);
     functions.score(block, segment, shape, tiles, work);
     functions.weigh(block, segment, shape, tiles, work);
   }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/fetch_ahead.h"
 #include "attention/work.h"
 
 namespace kvasir::attention {
@@ -27,7 +26,6 @@ struct Segment {
   bool is_tile[kSegmentStrips / kChunkStrips];
   const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
   int n_next = 0;                              ///< 0: the block ends here
-  mutable FetchAhead fetch;                    ///< of coded K and V, in direct blocks
 };
 
 /// What a block's kernels share besides the segment.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/fetch_ahead.h"
 #include "attention/kernel.h"
 #include "cache/page/geometry.h"
 
@@ -58,6 +59,7 @@ struct Work {
   CodedQuery* queries = nullptr;   ///< [n_rows]
   CodedValues* values = nullptr;   ///< [n_rows]
   std::uint8_t* planes = nullptr;  ///< [n_rows][kPlaneBytes]
+  FetchAhead* fetch = nullptr;     ///< of the segment at hand; of many positions nothing
 };
 
 /// Lays the buffers out in `memory`; sets `*bytes` to what they need. `memory` may be null.

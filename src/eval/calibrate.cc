@@ -10,6 +10,7 @@
 #include "eval/chunks.h"
 #include "eval/divergence.h"
 #include "eval/key_moments.h"
+#include "eval/scattered_rows.h"
 
 namespace kvasir::eval {
 
@@ -127,15 +128,19 @@ std::vector<Chunk> spread(const std::vector<ChunkedText>& texts, int n_chunks) {
 /// Engine::forward.
 Result<Bases> find_bases(engine::Engine& engine, std::span<const Chunk> chunks,
                          const std::atomic<bool>* stop) {
-  KeyMoments moments(engine.key_shape(), engine.model().config().n_heads);
+  const model::ModelConfig& config = engine.model().config();
+  KeyMoments moments(engine.key_shape(), config.n_heads);
+  ScatteredRows scattered(config);
   KVASIR_ASSIGN_OR_RETURN(const auto cache, engine.make_cache(exact_choice()));
   const auto add = [&](int layer, Position first, int n, const float* rows, std::size_t stride) {
-    moments.add(engine.pool(), layer, first, n, rows, stride);
+    const auto turned = scattered.turn(layer, first, n, rows, stride);
+    moments.add(engine.pool(), layer, first, n, turned.data(), turned.size() / std::size_t(n));
   };
   engine.model().set_observers({.qkv = add, .attention = {}});
   Status status;
   for (std::size_t i = 0; status && i < chunks.size(); ++i) {
     const std::vector<TokenId> ids = chunks[i].text->input(chunks[i].chunk_idx);
+    scattered.next_chunk(static_cast<int>(ids.size()));
     std::vector<cache::Sequence> sequence;
     sequence.push_back(cache->open());
     const int n_ids = static_cast<int>(ids.size());  // of none of them logits are wanted
