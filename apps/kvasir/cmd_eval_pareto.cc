@@ -21,7 +21,7 @@ struct ParetoFlags {
   std::vector<std::string> files;
   std::string types = "f16,bf16,int8,int8-g64,int4,int4:tail=0,int4-3,int4-3:tail=0,int3";
   eval::KldOptions quality;
-  eval::DecodeOptions speed{7600, 64, 3};
+  eval::SpeedOptions speed{7600, 64, 3};
   std::string page, svg;
 };
 
@@ -35,9 +35,10 @@ Status read_flags(ParetoFlags& flags) {
   if (n_chunks == 0 || n_chunks < -1) {
     return bad_value("--chunks", n_chunks, "1 or more, or -1 for all");
   }
-  const eval::DecodeOptions& speed = flags.speed;
+  const eval::SpeedOptions& speed = flags.speed;
   if (speed.n_depth < 0) return bad_value("--n-depth", speed.n_depth, "0 or more");
   if (speed.n_generate < 1) return bad_value("--n-gen", speed.n_generate, "1 or more");
+  if (speed.n_prompt < 0) return bad_value("--n-prompt", speed.n_prompt, "0 or more");
   if (speed.n_rounds < 1 || speed.n_rounds > kMostRounds) {
     return bad_value("--repetitions", speed.n_rounds, fmt::format("1 to {}", kMostRounds));
   }
@@ -51,13 +52,13 @@ Status read_flags(ParetoFlags& flags) {
 }
 
 /// Before minutes are spent on the other half. Errors: kExhausted.
-Status check_depth(const engine::Engine& engine, const eval::DecodeOptions& speed) {
-  const auto n = std::int64_t{speed.n_depth} + speed.n_generate;
+Status check_depth(const engine::Engine& engine, const eval::SpeedOptions& speed) {
+  const auto n = std::int64_t{speed.n_depth} + speed.n_timed();
   const int n_max = engine.model().config().n_ctx_train;
   if (n <= n_max) return {};
-  return Error{
-      ErrorCode::kExhausted,
-      fmt::format("--n-depth, --n-gen: got {} tokens, want at most the model's {}", n, n_max)};
+  return Error{ErrorCode::kExhausted,
+               fmt::format("--n-depth, {}: got {} tokens, want at most the model's {}",
+                           speed.n_prompt > 0 ? "--n-prompt" : "--n-gen", n, n_max)};
 }
 
 std::string name_of(const model::ModelConfig& config) {
@@ -126,22 +127,23 @@ Result<std::vector<eval::ThroughputRow>> run_speed(const ParetoFlags& flags,
                                                    eval::ReportSettings& settings) {
   if (interrupted()) return std::vector<eval::ThroughputRow>();
   options.activations = model::ActivationMode::kInt8;
-  options.n_ctx = flags.speed.n_depth + flags.speed.n_generate;
+  options.n_ctx = flags.speed.n_depth + flags.speed.n_timed();
   KVASIR_ASSIGN_OR_RETURN(const auto engine, ModelFlags::load(options));
   ProgressBar bar("speed");
   const auto progress = [&](int done, int total) {
     bar.update(static_cast<double>(done) / total, fmt::format("{}/{} runs", done, total));
   };
   auto rows =
-      eval::decode_speeds(*engine, flags.quality.candidates, flags.speed, progress, &interrupted());
+      eval::format_speeds(*engine, flags.quality.candidates, flags.speed, progress, &interrupted());
   const bool is_stopped = !rows && rows.error().code == ErrorCode::kCancelled;
   if (is_stopped) return std::vector<eval::ThroughputRow>();
   if (!rows) return rows.error();
   settings.emplace_back(
       "speed",
-      fmt::format("{} tokens one by one after {}, act int8, {} interleaved round{}: "
+      fmt::format("{} tokens {} after {}, act int8, {} interleaved round{}: "
                   "median, least and most of them",
-                  flags.speed.n_generate, flags.speed.n_depth, rows->front().seconds.size(),
+                  flags.speed.n_timed(), flags.speed.n_prompt > 0 ? "of a prompt" : "one by one",
+                  flags.speed.n_depth, rows->front().seconds.size(),
                   rows->front().seconds.size() == 1 ? "" : "s"));
   return rows;
 }
@@ -190,7 +192,10 @@ void add_eval_pareto(CLI::App& eval, std::vector<Command>& commands) {
   sub->add_option("--chunks", flags->quality.n_chunks,
                   "whole chunks of each text at most; -1: all");
   sub->add_option("-d,--n-depth", flags->speed.n_depth, "history that speed is measured after");
-  sub->add_option("-n,--n-gen", flags->speed.n_generate, "tokens that are timed");
+  auto* generate = sub->add_option("-n,--n-gen", flags->speed.n_generate, "tokens that are timed");
+  sub->add_option("-p,--n-prompt", flags->speed.n_prompt,
+                  "time a prompt of so many tokens instead; 0: none")
+      ->excludes(generate);
   sub->add_option("-r,--repetitions", flags->speed.n_rounds, "timed rounds over all types");
   sub->add_option("-o,--output", flags->page, "the page: HTML, with the plot in it")->required();
   sub->add_option("--svg", flags->svg, "the plot alone");
@@ -200,6 +205,7 @@ void add_eval_pareto(CLI::App& eval, std::vector<Command>& commands) {
       "Examples:\n"
       "  kvasir eval pareto -f text.txt -o kv.html --svg kv.svg\n"
       "  kvasir eval pareto -f a.txt -f b.txt --kv-types f16,int8,int4 -d 2000 -o kv.html\n"
+      "  kvasir eval pareto -f text.txt --chunks 1 -d 0 -p 512 -r 100 -o prefill.html\n"
       "Quality is that of `eval kld` against f32, speed that of `bench`. Ctrl-C ends it with what\n"
       "is done; --resume goes on with the quality.\n");
   commands.push_back({sub, [flags] {

@@ -42,9 +42,9 @@ std::vector<ParetoRow> pareto_rows(const KldReport& report, std::span<const KvFo
   return rows;
 }
 
-Result<std::vector<ThroughputRow>> decode_speeds(engine::Engine& engine,
+Result<std::vector<ThroughputRow>> format_speeds(engine::Engine& engine,
                                                  std::span<const KvFormat> formats,
-                                                 const DecodeOptions& options,
+                                                 const SpeedOptions& options,
                                                  const std::function<void(int, int)>& progress,
                                                  const std::atomic<bool>* stop) {
   std::vector<std::unique_ptr<cache::KvCache>> caches;
@@ -57,7 +57,7 @@ Result<std::vector<ThroughputRow>> decode_speeds(engine::Engine& engine,
     caches.push_back(std::move(*cache));
     pointers.push_back(caches.back().get());
   }
-  return decode_rounds(engine, pointers, options, progress, stop);
+  return speed_rounds(engine, pointers, options, progress, stop);
 }
 
 }  // namespace kvasir::eval

@@ -37,11 +37,11 @@ struct ParetoRow {
 std::vector<ParetoRow> pareto_rows(const KldReport& report, std::span<const KvFormat> formats,
                                    std::span<const ThroughputRow> speeds);
 
-/// decode_rounds (throughput.h) over a cache of each format. Errors: also those of
+/// speed_rounds (throughput.h) over a cache of each format. Errors: also those of
 /// Engine::make_cache.
-Result<std::vector<ThroughputRow>> decode_speeds(engine::Engine& engine,
+Result<std::vector<ThroughputRow>> format_speeds(engine::Engine& engine,
                                                  std::span<const KvFormat> formats,
-                                                 const DecodeOptions& options,
+                                                 const SpeedOptions& options,
                                                  const std::function<void(int, int)>& progress = {},
                                                  const std::atomic<bool>* stop = nullptr);
 

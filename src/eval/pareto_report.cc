@@ -237,7 +237,7 @@ constexpr const char* kNotes =
     "<p>Bits and bytes are all in: pages in use at a chunk's end, with metadata and padding, and "
     "their tables. KLD is the divergence, in nats, of next-token distributions from those over f32 "
     "K and V, on the same text and weights; its error takes tokens as independent. dPPL is the "
-    "change of perplexity. Speed is that of one sequence decoding; every round times each type "
+    "change of perplexity. Speed is that of one sequence; every round times each type "
     "once, after a round that does not count. The front is that of bytes and mean KLD.</p>\n";
 
 }  // namespace

@@ -250,20 +250,20 @@ Result<ThroughputReport> throughput(engine::Engine& engine, const ThroughputOpti
   return report;
 }
 
-Result<std::vector<ThroughputRow>> decode_rounds(engine::Engine& engine,
-                                                 std::span<cache::KvCache* const> caches,
-                                                 const DecodeOptions& options,
-                                                 const std::function<void(int, int)>& progress,
-                                                 const std::atomic<bool>* stop) {
-  if (caches.empty() || options.n_depth < 0 || options.n_generate < 1 || options.n_rounds < 1) {
+Result<std::vector<ThroughputRow>> speed_rounds(engine::Engine& engine,
+                                                std::span<cache::KvCache* const> caches,
+                                                const SpeedOptions& options,
+                                                const std::function<void(int, int)>& progress,
+                                                const std::atomic<bool>* stop) {
+  if (caches.empty() || options.n_depth < 0 || options.n_timed() < 1 || options.n_rounds < 1) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("bench: got {} caches, {} rounds of {} tokens at depth {}, want 1 or "
                              "more, and a depth of 0 or more",
-                             caches.size(), options.n_rounds, options.n_generate, options.n_depth)};
+                             caches.size(), options.n_rounds, options.n_timed(), options.n_depth)};
   }
   ThroughputOptions plan;
-  plan.n_prompt = {};
-  plan.n_generate = {options.n_generate};
+  plan.n_prompt = {options.n_prompt};
+  plan.n_generate = {options.n_prompt > 0 ? 0 : options.n_generate};
   plan.n_depth = {options.n_depth};
   KVASIR_ASSIGN_OR_RETURN(std::vector<ThroughputRow> rows, plan_rows(plan, engine.n_ctx()));
   rows.resize(caches.size(), rows.front());

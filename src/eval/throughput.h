@@ -64,23 +64,25 @@ Result<ThroughputReport> throughput(engine::Engine& engine, const ThroughputOpti
                                     const std::function<void(const std::string&)>& progress = {},
                                     const std::atomic<bool>* stop = nullptr);
 
-struct DecodeOptions {
-  int n_depth = 0;  ///< tokens before those that are generated
+struct SpeedOptions {
+  int n_depth = 0;  ///< tokens before those that are timed
   int n_generate = 64;
   int n_rounds = 3;
+  int n_prompt = 0;  ///< above 0: the tokens of a prompt are timed, none are generated
+  int n_timed() const { return n_prompt > 0 ? n_prompt : n_generate; }
 };
 
-/// Decoding over several caches of the engine (Engine::make_cache), compared: every round times
-/// each of them once, so that what the machine does meanwhile meets all; one round before does not
-/// count. A row for each cache, with the seconds of the rounds that are done. Memory: every cache
-/// holds its history at the same time. `progress(steps done, steps)` may be empty. Errors:
-/// kInvalidArgument (an option), kExhausted (the context), kCancelled (`stop`, and no round is
-/// done), those of forward.
-Result<std::vector<ThroughputRow>> decode_rounds(engine::Engine& engine,
-                                                 std::span<cache::KvCache* const> caches,
-                                                 const DecodeOptions& options,
-                                                 const std::function<void(int, int)>& progress = {},
-                                                 const std::atomic<bool>* stop = nullptr);
+/// Decoding, or a prompt, over several caches of the engine (Engine::make_cache), compared: every
+/// round times each of them once, so that what the machine does meanwhile meets all; one round
+/// before does not count. A row for each cache, with the seconds of the rounds that are done.
+/// Memory: every cache holds its history at the same time. `progress(steps done, steps)` may be
+/// empty. Errors: kInvalidArgument (an option), kExhausted (the context), kCancelled (`stop`, and
+/// no round is done), those of forward.
+Result<std::vector<ThroughputRow>> speed_rounds(engine::Engine& engine,
+                                                std::span<cache::KvCache* const> caches,
+                                                const SpeedOptions& options,
+                                                const std::function<void(int, int)>& progress = {},
+                                                const std::atomic<bool>* stop = nullptr);
 
 /// The price of one more token with and without a KV cache.
 struct CacheSaving {

@@ -333,6 +333,8 @@ class Usage(unittest.TestCase):
         self.refused(USAGE, *pareto, "-o", "x.html", "--kv-types", "q9", says="got 'q9'")
         self.refused(USAGE, *pareto, "-o", "x.html", "-r", "0", says="--repetitions: got 0")
         self.refused(USAGE, *pareto, "-o", "x.html", "-n", "0", says="--n-gen: got 0")
+        self.refused(USAGE, *pareto, "-o", "x.html", "-p", "-1", says="--n-prompt: got -1")
+        self.refused(USAGE, *pareto, "-o", "x.html", "-p", "8", "-n", "8", says="--n-prompt")
         for flags in (("-o", "{}"), ("-o", "{}/page", "--svg", "{}")):
             with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
                 name = flags[-2].replace("-o", "--output")
@@ -573,6 +575,10 @@ class Others(unittest.TestCase):
                 html = file.read()
             with open(plot, encoding="utf-8") as file:
                 self.assertIn(file.read(), html)
+            done = kvasir(
+                *pareto[:-2], "--kv-types", "f16", "-d", 0, "-p", 24, "-o", page, stdin=text
+            )
+            self.assertIn("24 tokens of a prompt after 0", done.stdout.decode(), done.stderr)
             # The default list: a head of 8 is too small for most of it.
             done = kvasir(*pareto, "-d", 32, "-o", page, stdin=text)
             self.assertEqual(done.returncode, INVALID_MODEL, done.stderr)

@@ -185,7 +185,7 @@ TEST(ParetoPage, EscapesEveryTextAndLoadsNothing) {
   }
 }
 
-TEST(DecodeSpeeds, TimeEveryTypeOnceARoundAndStopAfterWholeRounds) {
+TEST(FormatSpeeds, TimeEveryTypeOnceARoundAndStopAfterWholeRounds) {
   engine::EngineOptions options;
   options.model_path = KVASIR_SOURCE_DIR "/tests/data/stories260k/stories260K.gguf";
   options.n_threads = 1;
@@ -193,10 +193,10 @@ TEST(DecodeSpeeds, TimeEveryTypeOnceARoundAndStopAfterWholeRounds) {
   ASSERT_TRUE(engine) << engine.error().message;
   const std::vector<KvFormat> formats = {{"f16", {cache::CodecId::kF16, cache::CodecId::kF16}},
                                          {"f32", {cache::CodecId::kF32, cache::CodecId::kF32}}};
-  const DecodeOptions wanted{40, 4, 3};
+  const SpeedOptions wanted{40, 4, 3};
   std::vector<int> steps;
   const auto speeds =
-      decode_speeds(**engine, formats, wanted, [&](int done, int) { steps.push_back(done); });
+      format_speeds(**engine, formats, wanted, [&](int done, int) { steps.push_back(done); });
   ASSERT_TRUE(speeds) << speeds.error().message;
   EXPECT_EQ(steps.size(), 2u * (1 + 1 + 3));
   for (const ThroughputRow& row : *speeds) {
@@ -204,14 +204,20 @@ TEST(DecodeSpeeds, TimeEveryTypeOnceARoundAndStopAfterWholeRounds) {
     EXPECT_EQ(row.test_name(), "tg4 @ d40");
     EXPECT_GT(rates_of(row).min, 0);
   }
+  const auto prompts = format_speeds(**engine, formats, {0, 4, 2, 24});
+  ASSERT_TRUE(prompts) << prompts.error().message;
+  for (const ThroughputRow& row : *prompts) {
+    EXPECT_EQ(row.seconds.size(), 2u);
+    EXPECT_EQ(row.test_name(), "pp24");
+  }
   std::atomic<bool> stop{false};
-  const auto some = decode_speeds(
+  const auto some = format_speeds(
       **engine, formats, wanted, [&](int done, int) { stop = done == 7; }, &stop);
   ASSERT_TRUE(some);
   for (const ThroughputRow& row : *some) EXPECT_EQ(row.seconds.size(), 1u);
-  EXPECT_EQ(decode_speeds(**engine, formats, wanted, {}, &stop).error().code,
+  EXPECT_EQ(format_speeds(**engine, formats, wanted, {}, &stop).error().code,
             ErrorCode::kCancelled);
-  EXPECT_EQ(decode_speeds(**engine, formats, {100000, 4, 3}).error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(format_speeds(**engine, formats, {100000, 4, 3}).error().code, ErrorCode::kExhausted);
 }
 
 }  // namespace
