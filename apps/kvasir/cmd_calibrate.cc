@@ -136,7 +136,7 @@ void add_calibrate(CLI::App& app, std::vector<Command>& commands) {
     sub->remove_option(sub->get_option(name));
   }
   sub->get_option("--ctx-size")
-      ->description(fmt::format("tokens of a chunk, {} to the model's context; 0: {}",
+      ->description(fmt::format("tokens of a chunk, {} or more; 0: {}",
                                 eval::kLeastCalibrationTokens, kChunkTokens));
   sub->add_option("-f,--file", flags->files, "a text; may be given several times; - : stdin")
       ->allow_extra_args(false)

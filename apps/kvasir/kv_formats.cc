@@ -78,6 +78,11 @@ Status set_option(const char* flag, const std::string& option, engine::KvChoice&
       return {};
     }
     if (name == "basis" && (value[0] == 0 || value[0] == 1)) {
+      if (choice.plan.empty()) {
+        return Error{
+            ErrorCode::kInvalidArgument,
+            fmt::format("{}: got ':{}', want it behind int4, int4-3 or int3 alone", flag, option)};
+      }
       choice.has_key_basis = value[0] == 1;
       return {};
     }

@@ -239,7 +239,8 @@ Result<KvCalibration> parse_calibration(const std::string& where, std::string_vi
   }
   line.clear();
   if (!has_model) return bad("a line `model HEX`");
-  if (!basis.has_begun()) return calibration;
+  if (!may_have_basis) return calibration;
+  if (!basis.has_begun()) return bad("a line `bases`, which this version has");
   if (!basis.is_whole()) return bad("a matrix for each layer and head, of this fingerprint");
   auto bases = basis.bases();
   if (!bases) return Error{bases.error().code, where + ": " + bases.error().message};

@@ -33,8 +33,9 @@ Status check(const engine::Engine& engine, const DriftOptions& options) {
   }
   const std::int64_t n_most = std::int64_t{options.n_prompt_tokens} + options.n_generate;
   if (n_most > engine.n_ctx()) {
-    return refuse(fmt::format("does not fit the context; got {} tokens, want at most {}", n_most,
-                              engine.n_ctx()));
+    return Error{ErrorCode::kExhausted,
+                 fmt::format("drift: does not fit the context; got {} tokens, want at most {}",
+                             n_most, engine.n_ctx())};
   }
   if (options.candidates.empty()) return refuse("nothing to compare; got 0 candidates, want 1");
   return {};

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "cache/page/geometry.h"
 #include "cache/page/pool.h"
+#include "cache/prefix/page_key.h"
 #include "eval/chunks.h"
 #include "eval/divergence.h"
 #include "eval/kld_checkpoint.h"
@@ -200,12 +201,11 @@ std::uint64_t hash_of(std::span<const TokenId> ids) {
 
 std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
-/// Errors: those of opening the model's file.
-Result<KldSettings> settings_of(engine::Engine& engine, Env& env, const KldOptions& options,
+/// Errors: those of Engine::kv_format.
+Result<KldSettings> settings_of(engine::Engine& engine, const KldOptions& options,
                                 const cache::KvCache& cache, int first_scored,
                                 std::span<const ChunkedText> texts) {
   const engine::EngineOptions& had = engine.options();
-  KVASIR_ASSIGN_OR_RETURN(const auto file, env.map_file(had.model_path));
   std::string candidates, layers;  // the latter as the model's calibration says
   for (const KvFormat& one : options.candidates) {
     candidates += (candidates.empty() ? "" : ",") + one.name;
@@ -214,7 +214,8 @@ Result<KldSettings> settings_of(engine::Engine& engine, Env& env, const KldOptio
   }
   const cache::CacheOptions& pages = cache.options();
   KldSettings settings = {
-      {"model", fmt::format("{}, {} bytes", file_name(had.model_path), file->bytes().size())},
+      {"model", fmt::format("{}, weights {}", file_name(had.model_path),
+                            cache::PageKey{engine.model_fingerprint()}.to_hex())},
       {"act", had.activations == model::ActivationMode::kInt8 ? "int8" : "f32"},
       {"base", options.base.name},
       {"kv-type", candidates},
@@ -250,9 +251,8 @@ class Run {
     KVASIR_ASSIGN_OR_RETURN(Caches caches, Caches::make(engine, options_));
     caches_.emplace(std::move(caches));
     if (options_.checkpoint.empty()) return {};
-    KVASIR_ASSIGN_OR_RETURN(
-        const KldSettings settings,
-        settings_of(engine, env, options_, caches_->base(), first_scored_, texts_));
+    KVASIR_ASSIGN_OR_RETURN(const KldSettings settings,
+                            settings_of(engine, options_, caches_->base(), first_scored_, texts_));
     const KldShape shape{options_.candidates.size(), options_.n_ctx - 1 - first_scored_};
     KVASIR_ASSIGN_OR_RETURN(KldCheckpoint checkpoint,
                             KldCheckpoint::open(env, options_.checkpoint, settings, shape));

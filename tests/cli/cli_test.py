@@ -331,6 +331,8 @@ class Usage(unittest.TestCase):
         pareto = ("eval", "pareto", *M, "-f", str(STORIES), "-c", "64")
         self.refused(USAGE, *pareto, says="--output")
         self.refused(USAGE, *pareto, "-o", "x.html", "--kv-types", "q9", says="got 'q9'")
+        for types in ("tile4:basis=1", "int8:basis=0", "int4/int8:basis=1"):
+            self.refused(USAGE, *pareto, "-o", "x.html", "--kv-types", types, says="got ':basis=")
         self.refused(USAGE, *pareto, "-o", "x.html", "-r", "0", says="--repetitions: got 0")
         self.refused(USAGE, *pareto, "-o", "x.html", "-n", "0", says="--n-gen: got 0")
         self.refused(USAGE, *pareto, "-o", "x.html", "-p", "-1", says="--n-prompt: got -1")

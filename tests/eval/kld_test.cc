@@ -309,6 +309,18 @@ TEST_F(KldResume, RefusesOtherSettingsAndLeavesTheFileAlone) {
   EXPECT_EQ(read(), text);
 }
 
+TEST_F(KldResume, OfOtherWeightsUnderTheSameNameIsRefused) {
+  ASSERT_TRUE(run_to(1));
+  std::string text = read();
+  const std::size_t digit = text.find("weights ") + 8;
+  text[digit] = text[digit] == '0' ? '1' : '0';
+  write(text);
+  const auto resumed = run_to(1);
+  ASSERT_FALSE(resumed);
+  EXPECT_NE(resumed.error().message.find("other settings; got model"), std::string::npos)
+      << resumed.error().message;
+}
+
 TEST_F(KldResume, RefusesOtherFilesAndDamage) {
   for (const char* const foreign :
        {"notes of mine\n", "{\"a\":1}\n", "[]", "{\"kvasir_eval_kld\""}) {
