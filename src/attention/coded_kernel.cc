@@ -47,9 +47,12 @@ void score_direct_codes(const Block& block, const Segment& segment, const Work& 
   const auto score = score_function<Dots, true>(places.rows.codec, n_rows);
   const auto score_packed = score_packed_function<Dots>(places.tiles.codec, n_rows);
   KeyChunk chunk;
-  for_each_stretch(segment, [&](int begin, int end) {
+  for_each_stretch(segment.strips(), [&](int begin, int end) {
     const int first = places.first_read(begin);
+    const std::size_t meta_bytes =
+        static_cast<std::size_t>(end - first) * places.layout(begin).meta_strip_stride;
     for (int head = 0; head < block.n_kv_heads; ++head) {
+      work.fetch->bytes(meta_bytes);
       const int row = head * n_rows;
       const auto* q = reinterpret_cast<const std::int8_t*>(work.q + row * head_dim);
       float* scores = work.scores + row * kSegmentTokens + first * 16;
@@ -73,7 +76,7 @@ void score_staged_codes(const Block& block, const Segment& segment, const Shape&
   const int n_stretches = (n_strips + kChunkStrips - 1) / kChunkStrips + 1;
   FetchedMeanwhile values(segment.v + segment.strip_begin, n_strips, shape.v_row_stride,
                           shape.v_row_bytes, n_stretches * tiles.n_tiles);
-  for_each_stretch(segment, [&](int begin, int end) {
+  for_each_stretch(segment.strips(), [&](int begin, int end) {
     load_keys(block, places, 0, begin, end, work, chunk);
     for (int tile = 0; tile < tiles.n_tiles; ++tile) {
       values.step();
@@ -169,17 +172,29 @@ HWY_NOINLINE void weigh_rows(const Segment& segment, const Shape& shape, const W
   }
 }
 
+/// Rows of those left that V is weighed with next: three fill the accumulators beside 64 channels,
+/// four beside 32 cost one pass over V less than three and one.
+constexpr int value_rows(int n_left) {
+  if (kIsScalar) return 1;
+  if (n_left == 4) return kRegs == 1 ? 4 : 2;
+  return std::min(n_left, 3);
+}
+
 /// Calls visit(std::integral_constant<int, R>, row) for rows [0, n_rows), R at a time.
 template <class Visit>
 HWY_INLINE void for_value_rows(int n_rows, Visit visit) {
-  int row = 0;
-  for (; row + kValueRows <= n_rows; row += kValueRows) {
-    visit(std::integral_constant<int, kValueRows>(), row);
+  for (int row = 0, n = 0; row < n_rows; row += n) {
+    n = value_rows(n_rows - row);
+    const auto take = [&](auto r) {
+      if (n == r()) visit(r, row);
+    };
+    take(std::integral_constant<int, 1>());
+    if constexpr (!kIsScalar) {
+      take(std::integral_constant<int, 2>());
+      take(std::integral_constant<int, 3>());
+    }
+    if constexpr (value_rows(4) == 4) take(std::integral_constant<int, 4>());
   }
-  if constexpr (kValueRows > 2) {
-    if (n_rows - row == 2) return visit(std::integral_constant<int, 2>(), row);
-  }
-  if (n_rows - row == 1) visit(std::integral_constant<int, 1>(), row);
 }
 
 /// Channels of V that share a scale, of one group after the other: visit(group, begin, end).
@@ -199,7 +214,7 @@ void weigh_staged_codes(const Block& block, const Segment& segment, const Shape&
   const Places places(block, segment, true);
   const std::uint8_t* strips[kSegmentStrips];
   auto* bytes = reinterpret_cast<std::uint8_t*>(work.v);
-  for_each_stretch(segment, [&](int begin, int end) {
+  for_each_stretch(segment.strips(), [&](int begin, int end) {
     const int first = begin / kChunkStrips * kChunkStrips;
     std::uint8_t* out = bytes + first * 16 * shape.head_dim;
     const CodecId codec = places.layout(begin).codec;
@@ -321,7 +336,7 @@ void weigh_direct_codes(const Block& block, const Segment& segment, const Shape&
   FetchAhead nothing;  // with rows that read once more what others have read
   for_each_group(block, [&](int group, int channel, int channel_end) {
     make_direct_factors(block, segment, places, group, shape, work);
-    for_each_stretch(segment, [&](int begin, int end) {
+    for_each_stretch(segment.strips(), [&](int begin, int end) {
       const bool is_first = begin == segment.strip_begin, is_last = end == segment.strip_end;
       for (int head = 0; head < block.n_kv_heads; ++head) {
         for_value_rows(n_rows, [&](auto n, int r) HWY_ATTR {

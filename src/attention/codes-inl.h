@@ -55,8 +55,6 @@ void with_dots(Visit visit) {
 
 inline constexpr int kChunkTokens = 16 * kChunkStrips;
 inline constexpr int kRegBytes = 4 * kLanes;
-/// Rows that V is weighed with at a time: two planes of each against 64 channels.
-inline constexpr int kValueRows = kIsScalar ? 1 : 3;
 
 /// Some strips of K of one kv head, as code + 128, and what a code is worth.
 struct KeyChunk {

@@ -1,7 +1,6 @@
 // Where codes and scales of K and V lie.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -39,14 +38,5 @@ struct Places {
   const std::uint8_t* const* strips;
   const std::uint8_t* const* metas;
 };
-
-/// Strips [begin, end) of the segment in one stretch of 64 tokens: calls visit(begin, end).
-template <class Visit>
-void for_each_stretch(const Segment& segment, Visit visit) {
-  for (int at = segment.strip_begin / kChunkStrips * kChunkStrips; at < segment.strip_end;
-       at += kChunkStrips) {
-    visit(std::max(at, segment.strip_begin), std::min(at + kChunkStrips, segment.strip_end));
-  }
-}
 
 }  // namespace kvasir::attention

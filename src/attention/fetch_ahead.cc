@@ -1,33 +1,117 @@
 #include "attention/fetch_ahead.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
 #include "attention/segment.h"
 #include "cache/codec/codec.h"
 
 namespace kvasir::attention {
+namespace {
+
+/// What a part has of one kv head, and how far away the next head's lies.
+struct Piece {
+  const std::uint8_t* begin;
+  std::size_t bytes, head_stride;
+  bool is_dense() const { return bytes == head_stride; }  ///< all heads are one run
+};
+
+const cache::SideLayout& side_of(const Part& part, bool is_v) {
+  return is_v ? part.set->v : part.set->k;
+}
+
+Piece meta_of(const Part& part, bool is_v, int head) {
+  const cache::SideLayout& side = side_of(part, is_v);
+  return {part.frame + side.meta_at(part.in_page, head),
+          static_cast<std::size_t>(part.n_strips) * side.meta_strip_stride, side.meta_head_stride};
+}
+
+Piece codes_of(const Part& part, bool is_v, int head) {
+  const cache::SideLayout& side = side_of(part, is_v);
+  return {part.frame + side.strip_at(part.in_page, head),
+          static_cast<std::size_t>(part.n_strips) * side.strip_stride, side.head_stride};
+}
+
+/// Parts of a stretch at a time.
+template <class Visit>
+void for_each_stretch(std::span<const Part> parts, Visit visit) {
+  for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    const int stretch = parts[begin].strip / kChunkStrips;
+    while (end < parts.size() && parts[end].strip / kChunkStrips == stretch) ++end;
+    visit(parts.subspan(begin, end - begin));
+  }
+}
+
+/// Stretches of K that have `lines` lines.
+int stretches_of_lines(const Block& block, std::size_t lines) {
+  const cache::PageSet& set = block.kv->has_tiles() ? block.kv->tiles : block.kv->rows;
+  const std::size_t stretch_bytes =
+      kChunkStrips * static_cast<std::size_t>(block.n_kv_heads) * set.k.strip_stride;
+  return 1 + static_cast<int>(lines * FetchAhead::kLineBytes / stretch_bytes);
+}
+
+}  // namespace
 
 void FetchAhead::begin(const Block& block, int index) {
   const bool has_k = cache::is_coded(block.kv->rows.k.codec);
+  Part parts[kSegmentStrips];
+  const auto find_parts = [&](StripRange strips) {
+    std::size_t n = 0;
+    for_each_part(block, strips, [&](const Part& part) { parts[n++] = part; });
+    return std::span<const Part>(parts, n);
+  };
   n_ = next_ = 0;
-  if (has_k) add(block, index, false);
-  if (cache::is_coded(block.kv->rows.v.codec)) add(block, index, true);
+  const auto own = find_parts(visible_strips(block, index));
+  if (has_k) add_keys(block, own);
+  if (cache::is_coded(block.kv->rows.v.codec)) add_values(block, own);
   skip_lead();
   const int first = n_;
-  if (has_k && index + 1 < block.segment_end) add(block, index + 1, false);
+  if (has_k && index + 1 < block.segment_end) {
+    StripRange next = visible_strips(block, index + 1);
+    const int most = kChunkStrips * stretches_of_lines(block, kLead);
+    next.end = std::min(next.end, next.begin + most);
+    add_keys(block, find_parts(next));
+  }
   keep_lead(first);
   next_run();
 }
 
-void FetchAhead::add(const Block& block, int index, bool is_v) {
-  for_each_part(block, visible_strips(block, index), [&](int, const Part& part) {
-    const cache::SideLayout& side = is_v ? part.set.v : part.set.k;
-    // All kv heads of a whole page lie side by side.
-    const int n_runs = part.n_strips == block.kv->strips_per_page ? 1 : block.n_kv_heads;
-    const auto n_strips = static_cast<std::size_t>(part.n_strips * block.n_kv_heads / n_runs);
-    for (int head = block.kv_head; head < block.kv_head + n_runs; ++head) {
-      add(part.frame + side.meta_at(part.in_page, head), n_strips * side.meta_strip_stride);
-      add(part.frame + side.strip_at(part.in_page, head), n_strips * side.strip_stride);
-    }
+void FetchAhead::add_keys(const Block& block, std::span<const Part> parts) {
+  for_each_stretch(parts, [&](std::span<const Part> stretch) {
+    for (const Part& part : stretch) add_meta(block, part, false);
+    add_codes(block, stretch, false);
   });
+}
+
+void FetchAhead::add_values(const Block& block, std::span<const Part> parts) {
+  for (const Part& part : parts) add_meta(block, part, true);
+  for_each_stretch(parts, [&](auto stretch) { add_codes(block, stretch, true); });
+}
+
+void FetchAhead::add_meta(const Block& block, const Part& part, bool is_v) {
+  const Piece piece = meta_of(part, is_v, block.kv_head);
+  if (piece.is_dense()) {
+    add(piece.begin, piece.bytes * static_cast<std::size_t>(block.n_kv_heads));
+    return;
+  }
+  for (int head = 0; head < block.n_kv_heads; ++head) {
+    add(piece.begin + static_cast<std::size_t>(head) * piece.head_stride, piece.bytes);
+  }
+}
+
+void FetchAhead::add_codes(const Block& block, std::span<const Part> stretch, bool is_v) {
+  const Piece first = codes_of(stretch.front(), is_v, block.kv_head);
+  if (stretch.size() == 1 && first.is_dense()) {
+    add(first.begin, first.bytes * static_cast<std::size_t>(block.n_kv_heads));
+    return;
+  }
+  for (int head = block.kv_head; head < block.kv_head + block.n_kv_heads; ++head) {
+    for (const Part& part : stretch) {
+      const Piece piece = codes_of(part, is_v, head);
+      add(piece.begin, piece.bytes);
+    }
+  }
 }
 
 void FetchAhead::skip_lead() {

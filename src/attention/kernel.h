@@ -29,7 +29,7 @@ struct PrefixRecords {
 /// Query heads of a kv head that one position's rows are computed for straight from the page.
 inline constexpr int kMaxDirectHeads = 6;
 /// Rows of a block of several kv heads at most.
-inline constexpr int kMaxDirectRows = 16;
+inline constexpr int kMaxDirectRows = 32;
 
 struct Block {
   const AttentionParams* params = nullptr;

@@ -50,26 +50,26 @@ void find_strips(const Block& block, int index, bool goes_on, Segment& segment) 
   // A tile is found by its first strip, be that below a window.
   const int begin = segment.strip_begin;
   const int first = block.kv->has_tiles() ? begin / kChunkStrips * kChunkStrips : begin;
-  for_each_part(block, {base + first, base + segment.strip_end}, [&](int strip, const Part& part) {
-    const cache::SideLayout &k = part.set.k, &v = part.set.v;
+  for_each_part(block, {base + first, base + segment.strip_end}, [&](const Part& part) {
+    const cache::SideLayout &k = part.set->k, &v = part.set->v;
     for (int i = 0; i < part.n_strips; ++i) {
-      const int at = strip - base + i, in_page = part.in_page + i;
+      const int at = part.strip - base + i, in_page = part.in_page + i;
       segment.k[at] = part.frame + k.strip_at(in_page, block.kv_head);
       segment.v[at] = part.frame + v.strip_at(in_page, block.kv_head);
       if (!has_meta) continue;
       segment.k_meta[at] = part.frame + k.meta_at(in_page, block.kv_head);
       segment.v_meta[at] = part.frame + v.meta_at(in_page, block.kv_head);
     }
-    segment.is_tile[(strip - base) / kChunkStrips] = part.is_tile;
+    segment.is_tile[(part.strip - base) / kChunkStrips] = part.is_tile;
   });
   const int next = base + kSegmentStrips;
   const int last_strip = (block.first_pos + block.n_positions - 1) / 16;
   const int most = block.is_direct() ? kChunkStrips : kSegmentStrips;
   segment.n_next = goes_on ? std::clamp(last_strip + 1 - next, 0, most) : 0;
-  for_each_part(block, {next, next + segment.n_next}, [&](int strip, const Part& part) {
+  for_each_part(block, {next, next + segment.n_next}, [&](const Part& part) {
     for (int i = 0; i < part.n_strips; ++i) {
-      segment.next_k[strip - next + i] =
-          part.frame + part.set.k.strip_at(part.in_page + i, block.kv_head);
+      segment.next_k[part.strip - next + i] =
+          part.frame + part.set->k.strip_at(part.in_page + i, block.kv_head);
     }
   });
 }

@@ -13,6 +13,10 @@ namespace kvasir::attention {
 /// page of the usual size, in which the heads lie side by side.
 inline constexpr int kChunkStrips = 4;
 
+struct StripRange {
+  int begin, end;
+};
+
 /// The strips of one segment that the block sees, in its first kv head, and where the next ones
 /// lie.
 struct Segment {
@@ -26,6 +30,7 @@ struct Segment {
   bool is_tile[kSegmentStrips / kChunkStrips];
   const std::uint8_t* next_k[kSegmentStrips];  ///< the first ones of the following segment
   int n_next = 0;                              ///< 0: the block ends here
+  StripRange strips() const { return {strip_begin, strip_end}; }
 };
 
 /// What a block's kernels share besides the segment.
@@ -49,20 +54,26 @@ struct Tiles {
 };
 
 /// Strips of the sequence that lie in segment `index` and that some row of the block sees.
-struct StripRange {
-  int begin, end;
-};
 StripRange visible_strips(const Block& block, int index);
+
+/// Calls visit(begin, end) for the strips of each stretch of 64 tokens. A segment begins with one.
+template <class Visit>
+void for_each_stretch(StripRange strips, Visit visit) {
+  for (int at = strips.begin / kChunkStrips * kChunkStrips; at < strips.end; at += kChunkStrips) {
+    visit(std::max(at, strips.begin), std::min(at + kChunkStrips, strips.end));
+  }
+}
 
 /// Strips that lie side by side in one page and one stretch of 64 tokens: all tiles, or all rows.
 struct Part {
-  const cache::PageSet& set;
+  const cache::PageSet* set;
   const std::uint8_t* frame;
-  int in_page, n_strips;  ///< the first strip's place, and how many
+  int strip;              ///< the first one, of the sequence
+  int in_page, n_strips;  ///< its place there, and how many
   bool is_tile;
 };
 
-/// Calls visit(strip, part) for the parts of strips `strips` of the sequence, from first to last.
+/// Calls visit(part) for the parts of strips `strips` of the sequence, from first to last.
 template <class Visit>
 void for_each_part(const Block& block, StripRange strips, Visit visit) {
   const cache::PagedKvView& kv = *block.kv;
@@ -72,7 +83,7 @@ void for_each_part(const Block& block, StripRange strips, Visit visit) {
         {strips.end - strip, kChunkStrips - strip % kChunkStrips, kv.strips_per_page - in_page});
     const bool is_tile = kv.reads_tile(strip / kChunkStrips, block.query_tile);
     const cache::PageSet& set = is_tile ? kv.tiles : kv.rows;
-    visit(strip, Part{set, set.frames[page], in_page, n, is_tile});
+    visit(Part{&set, set.frames[page], strip, in_page, n, is_tile});
     strip += n;
     in_page += n;
     if (in_page < kv.strips_per_page) continue;

@@ -6,6 +6,7 @@
 
 #include "attention/fetch_ahead.h"
 #include "attention/kernel.h"
+#include "cache/codec/codec.h"
 #include "cache/page/geometry.h"
 
 namespace kvasir::attention {
@@ -45,7 +46,10 @@ struct CodedValues {
   float scale = 0.0f, centre = 0.0f;
 };
 
+// `v` holds the values so far of a direct block's rows: one a channel, or of codes two.
 static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * kMaxHeadDim);
+static_assert(kStagedPanels * kPanelFloats >=
+              std::size_t{2} * kMaxDirectRows * cache::kMaxCodedHeadDim);
 
 struct Work {
   const Block** q_of = nullptr;  ///< the block whose queries `q` holds; null at a call's start

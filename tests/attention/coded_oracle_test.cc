@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -250,6 +251,20 @@ TEST(CodedOracle, HeadsPerKvHead) {
         expect_close({2, 2 * ratio, 32, 270, 1, codecs(k, v)}, target);
         if (ratio % 3 == 1) expect_close({2, 2 * ratio, 64, 260, 3, codecs(k, v)}, target);
       }
+    }
+  });
+}
+
+/// Blocks of as many rows as fit: all kv heads of one position.
+TEST(CodedOracle, ManyKvHeadsTogether) {
+  for_each_target([](const char* target) {
+    for (const auto& [k, v, page_tokens] : {std::tuple(CodecId::kInt8, CodecId::kInt8G64, 16),
+                                            std::tuple(CodecId::kBF16, CodecId::kInt8, 32),
+                                            std::tuple(CodecId::kTile4, CodecId::kTile3, 64)}) {
+      const HistoryOptions options = codecs(k, v, page_tokens);
+      expect_close({8, 32, 64, 530, 1, options}, target);
+      expect_close({16, 32, 256, 530, 1, options}, target);
+      expect_close({36, 36, 16, 530, 1, options}, target);  // one more than fit into a block
     }
   });
 }

@@ -139,8 +139,9 @@ constexpr std::size_t meta_strip_bytes(CodecId codec, int head_dim, bool is_v) {
 }
 
 /// Whether codecs of integers can store heads of this size: 64, 80, 96, 112, 128, 256.
+inline constexpr int kMaxCodedHeadDim = 256;
 constexpr bool is_coded_head_dim(int head_dim) {
-  return head_dim % 16 == 0 && head_dim >= 16 && head_dim <= 256;
+  return head_dim % 16 == 0 && head_dim >= 16 && head_dim <= kMaxCodedHeadDim;
 }
 
 }  // namespace kvasir::cache

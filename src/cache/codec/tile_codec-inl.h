@@ -38,7 +38,6 @@ using U8 = hn::Rebind<std::uint8_t, F32>;
 using I8 = hn::Rebind<std::int8_t, F32>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 constexpr int kSumLanes = 16;
-constexpr int kMaxHeadDim = 256;  // of is_coded_head_dim
 
 /// Tiles below are zero, tiles from kLargest on poisoned: between them no scale is subnormal, and
 /// no product overflows.
@@ -131,7 +130,7 @@ void token_rms(const float* rows, std::size_t row_stride, int head_dim, float po
 
 /// Smallest and largest value of each channel over the tokens of a tile.
 struct ChannelRanges {
-  float lo[kMaxHeadDim], hi[kMaxHeadDim];
+  float lo[kMaxCodedHeadDim], hi[kMaxCodedHeadDim];
 };
 
 /// Channels [c, c + kGroup vectors) of all tokens, each times its `inverse`.

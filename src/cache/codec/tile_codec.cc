@@ -120,7 +120,7 @@ void encode_channels(CodecId codec, int head_dim, const ChannelRanges& ranges, f
 void k_strip_form(int head_dim, const float* rows, std::size_t row_stride, const float* inverse,
                   const float* factor, const float* bias, float max_code, std::uint8_t* form) {
   const F32 d;
-  alignas(64) std::uint32_t words[kMaxHeadDim];
+  alignas(64) std::uint32_t words[kMaxCodedHeadDim];
   for (std::size_t t = 0; t < 16; t += 4) {
     const float* row = rows + t * row_stride;
     for (int c = 0; c < head_dim; c += kLanes) {
@@ -157,11 +157,11 @@ void encode_k(CodecId codec, int head_dim, const float* rows, std::size_t row_st
   ChannelRanges ranges;
   channel_ranges(rows, row_stride, head_dim, inverse, ranges);
   bases[0] = choose_base(codec, head_dim, ranges);
-  float factor[kMaxHeadDim], bias[kMaxHeadDim];
+  float factor[kMaxCodedHeadDim], bias[kMaxCodedHeadDim];
   encode_channels(codec, head_dim, ranges, bases[0], meta, meta + head_dim, factor, bias);
   std::memcpy(scales + kTileTokens, bases, sizeof(bases));
 
-  alignas(64) std::uint8_t form[16 * kMaxHeadDim];
+  alignas(64) std::uint8_t form[16 * kMaxCodedHeadDim];
   const auto max_code = static_cast<float>((1 << codec_bits(codec)) - 1);
   for (std::size_t t = 0; t < kTileTokens; t += 16) {
     k_strip_form(head_dim, rows + t * row_stride, row_stride, inverse + t, factor, bias, max_code,
@@ -274,7 +274,7 @@ void encode_v(CodecId codec, int head_dim, const float* rows, std::size_t row_st
   encode_widths(tokens, bits, widths, meta, &bases[0]);
   std::memcpy(meta + 2 * kTileTokens, bases, sizeof(bases));
 
-  alignas(64) std::uint32_t form[16 * kMaxHeadDim];
+  alignas(64) std::uint32_t form[16 * kMaxCodedHeadDim];
   v_form(head_dim, rows, row_stride, tokens, static_cast<float>((1 << bits) - 1), form);
   pack_form(codec, reinterpret_cast<const std::uint8_t*>(form), v_form_bytes(head_dim), codes);
 }
