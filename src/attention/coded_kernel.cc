@@ -143,18 +143,27 @@ void make_staged_factors(const Block& block, const Segment& segment, const Value
   }
 }
 
+/// Strips of the segment that some of `n_rows` rows sees.
+StripRange seen_strips(const Segment& segment, const Row* rows, int n_rows) {
+  StripRange seen = {segment.strip_end, segment.strip_begin};
+  for (int r = 0; r < n_rows; ++r) {
+    if (!rows[r].is_visible()) continue;
+    seen.begin = std::min(seen.begin, rows[r].begin / 16);
+    seen.end = std::max(seen.end, (rows[r].end + 15) / 16);
+  }
+  return seen;
+}
+
 /// Rows [row, row + R) x C panels of 16 channels, of strips that all lie at hand.
 template <class Dots, int R, int C>
-void weigh_panels_of(const Segment& segment, const Shape& shape, const Work& work, int row,
-                     int channel, const std::uint8_t* const* strips) {
+void weigh_panels_of(StripRange seen, const Shape& shape, const Work& work, int row, int channel,
+                     const std::uint8_t* const* strips) {
   const std::uint8_t* at[kSegmentStrips];
-  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    at[strip] = strips[strip] + 4 * channel;
-  }
+  for (int strip = seen.begin; strip < seen.end; ++strip) at[strip] = strips[strip] + 4 * channel;
   CodeSums<R, C> sums;
   sums.clear();
-  weigh_codes<Dots, R, C, false>(sums, at, segment.strip_begin, segment.strip_end,
-                                 4 * shape.head_dim, *work.fetch, work.planes + row * kPlaneBytes);
+  weigh_codes<Dots, R, C, false>(sums, at, seen.begin, seen.end, 4 * shape.head_dim, *work.fetch,
+                                 work.planes + row * kPlaneBytes);
   merge_codes(sums, work.rows + row, work.values + row,
               work.records + static_cast<std::size_t>(row) * shape.record_stride,
               shape.record_stride, channel);
@@ -164,11 +173,12 @@ template <class Dots, int R>
 HWY_NOINLINE void weigh_rows(const Segment& segment, const Shape& shape, const Work& work, int row,
                              int channel, int channel_end, const std::uint8_t* const* strips) {
   constexpr int C = strips_beside(2 * R);
+  const StripRange seen = seen_strips(segment, work.rows + row, R);
   for (; channel + 16 * C <= channel_end; channel += 16 * C) {
-    weigh_panels_of<Dots, R, C>(segment, shape, work, row, channel, strips);
+    weigh_panels_of<Dots, R, C>(seen, shape, work, row, channel, strips);
   }
   for (; C > 1 && channel < channel_end; channel += 16) {
-    weigh_panels_of<Dots, R, 1>(segment, shape, work, row, channel, strips);
+    weigh_panels_of<Dots, R, 1>(seen, shape, work, row, channel, strips);
   }
 }
 

@@ -30,9 +30,11 @@ namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
 /// Codes of one row: q = factor * code, with the Hadamard transform where K has it, and before that
-/// times `basis` (null: none) where K has a calibrated one.
+/// times `basis` (null: none) where K has a calibrated one. kHeadDim: 0, or that of the row.
+template <int kHeadDim>
 void encode_query(const float* q, int head_dim, const float* basis, bool is_hadamard,
                   int group_channels, float scale, std::int8_t* codes, CodedQuery& query) {
+  if constexpr (kHeadDim > 0) head_dim = kHeadDim;
   HWY_ALIGN float transformed[kMaxHeadDim];
   const float* row = q;
   if (basis != nullptr) {
@@ -45,7 +47,6 @@ void encode_query(const float* q, int head_dim, const float* basis, bool is_hada
   }
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
-  const hn::Rebind<std::int8_t, Tag16> t8;
   auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if a value is not finite
   for (int d = 0; d < head_dim; d += kLanes) {
     const auto value = hn::LoadU(tag, row + d);
@@ -65,7 +66,7 @@ void encode_query(const float* q, int head_dim, const float* basis, bool is_hada
       const auto shifted = sn::FusedMulAdd(hn::LoadU(tag, row + d), inverse, hn::Set(tag, kMagic));
       auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
       if (!is_usable) code = hn::Zero(ti);
-      hn::StoreU(hn::DemoteTo(t8, code), t8, codes + d);
+      store_low_bytes(code, reinterpret_cast<std::uint8_t*>(codes + d));
       sum = hn::Add(sum, code);
     }
     query.minus_sum[group] = -hn::GetLane(hn::SumOfLanes(ti, sum));
@@ -82,6 +83,10 @@ void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work
   const int head_dim = block.params->head_dim;
   const int group_channels = key_group_channels(block);
   const bool is_hadamard = cache::is_hadamard(block.kv->rows.k.codec);
+  // The loops of the sizes that most models have are unrolled.
+  const auto encode = head_dim == 64    ? encode_query<64>
+                      : head_dim == 128 ? encode_query<128>
+                                        : encode_query<0>;
   HWY_ALIGN std::int8_t codes[kMaxHeadDim];
   for (int tile = 0; tile < tiles.n_tiles; ++tile) {
     const int n_rows = tiles.rows(tile), first = tiles.first_row(tile);
@@ -93,8 +98,8 @@ void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work
           block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
           static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
       const int kv_head = block.kv_head + row % block.n_heads / block.heads_per_kv_head();
-      encode_query(q, head_dim, block.kv->query_basis(kv_head), is_hadamard, group_channels,
-                   block.params->scale, codes, work.queries[row]);
+      encode(q, head_dim, block.kv->query_basis(kv_head), is_hadamard, group_channels,
+             block.params->scale, codes, work.queries[row]);
       for (int quad = 0; quad < head_dim / 4; ++quad) {
         std::memcpy(packed + (quad * n_rows + r) * 4, codes + 4 * quad, 4);
       }

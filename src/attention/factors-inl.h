@@ -74,14 +74,15 @@ HWY_INLINE void see_scales(const ValueScales& scales, int begin, int end, SeenSc
   see_scales(begin, end, seen);
 }
 
-/// Stores numbers of 0..255 as bytes.
+/// Stores the lowest byte of each number.
 template <class V>
-HWY_INLINE void store_bytes(V numbers, std::uint8_t* out) {
+HWY_INLINE void store_low_bytes(V numbers, std::uint8_t* out) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(numbers.raw));
 #else
-  const hn::Rebind<std::uint8_t, hn::DFromV<V> > t8;
-  hn::StoreU(hn::DemoteTo(t8, numbers), t8, out);
+  using D = hn::DFromV<V>;
+  const hn::Rebind<std::uint8_t, D> t8;
+  hn::StoreU(hn::TruncateTo(t8, hn::BitCast(hn::RebindToUnsigned<D>(), numbers)), t8, out);
 #endif
 }
 
@@ -123,8 +124,8 @@ HWY_NOINLINE FactorSums write_factors(float* HWY_RESTRICT scores, float maximum,
       }
       const V rounded = sn::FusedMulAdd(e, hn::Load(tag, seen.scale + at), hn::Set(tag, kMagic));
       const auto code = hn::And(hn::BitCast(ti, rounded), hn::Set(ti, kMaxFactor));
-      store_bytes(hn::ShiftRight<7>(code), out);
-      store_bytes(hn::And(code, hn::Set(ti, 127)), out + 16);
+      store_low_bytes(hn::ShiftRight<7>(code), out);
+      store_low_bytes(hn::And(code, hn::Set(ti, 127)), out + 16);
     }
   }
   HWY_ALIGN float lanes[16];
