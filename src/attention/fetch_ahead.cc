@@ -14,22 +14,17 @@ namespace {
 struct Piece {
   const std::uint8_t* begin;
   std::size_t bytes, head_stride;
-  bool is_dense() const { return bytes == head_stride; }  ///< all heads are one run
 };
 
-const cache::SideLayout& side_of(const Part& part, bool is_v) {
-  return is_v ? part.set->v : part.set->k;
-}
-
-Piece meta_of(const Part& part, bool is_v, int head) {
-  const cache::SideLayout& side = side_of(part, is_v);
-  return {part.frame + side.meta_at(part.in_page, head),
+Piece meta_of(const Part& part, bool is_v, int kv_head) {
+  const cache::SideLayout& side = is_v ? part.set->v : part.set->k;
+  return {part.frame + side.meta_at(part.in_page, kv_head),
           static_cast<std::size_t>(part.n_strips) * side.meta_strip_stride, side.meta_head_stride};
 }
 
-Piece codes_of(const Part& part, bool is_v, int head) {
-  const cache::SideLayout& side = side_of(part, is_v);
-  return {part.frame + side.strip_at(part.in_page, head),
+Piece codes_of(const Part& part, bool is_v, int kv_head) {
+  const cache::SideLayout& side = is_v ? part.set->v : part.set->k;
+  return {part.frame + side.strip_at(part.in_page, kv_head),
           static_cast<std::size_t>(part.n_strips) * side.strip_stride, side.head_stride};
 }
 
@@ -43,12 +38,12 @@ void for_each_stretch(std::span<const Part> parts, Visit visit) {
   }
 }
 
-/// Stretches of K that have `lines` lines.
-int stretches_of_lines(const Block& block, std::size_t lines) {
+/// Stretches of K that have `bytes` bytes.
+int stretches_of(const Block& block, std::size_t bytes) {
   const cache::PageSet& set = block.kv->has_tiles() ? block.kv->tiles : block.kv->rows;
   const std::size_t stretch_bytes =
       kChunkStrips * static_cast<std::size_t>(block.n_kv_heads) * set.k.strip_stride;
-  return 1 + static_cast<int>(lines * FetchAhead::kLineBytes / stretch_bytes);
+  return 1 + static_cast<int>(bytes / stretch_bytes);
 }
 
 }  // namespace
@@ -69,7 +64,7 @@ void FetchAhead::begin(const Block& block, int index) {
   const int first = n_;
   if (has_k && index + 1 < block.segment_end) {
     StripRange next = visible_strips(block, index + 1);
-    const int most = kChunkStrips * stretches_of_lines(block, kLead);
+    const int most = kChunkStrips * stretches_of(block, kLead * kLineBytes);
     next.end = std::min(next.end, next.begin + most);
     add_keys(block, find_parts(next));
   }
@@ -79,36 +74,26 @@ void FetchAhead::begin(const Block& block, int index) {
 
 void FetchAhead::add_keys(const Block& block, std::span<const Part> parts) {
   for_each_stretch(parts, [&](std::span<const Part> stretch) {
-    for (const Part& part : stretch) add_meta(block, part, false);
-    add_codes(block, stretch, false);
+    for (const Part& part : stretch) add<meta_of>(block, {&part, 1}, false);
+    add<codes_of>(block, stretch, false);
   });
 }
 
 void FetchAhead::add_values(const Block& block, std::span<const Part> parts) {
-  for (const Part& part : parts) add_meta(block, part, true);
-  for_each_stretch(parts, [&](auto stretch) { add_codes(block, stretch, true); });
+  for (const Part& part : parts) add<meta_of>(block, {&part, 1}, true);
+  for_each_stretch(parts, [&](auto stretch) { add<codes_of>(block, stretch, true); });
 }
 
-void FetchAhead::add_meta(const Block& block, const Part& part, bool is_v) {
-  const Piece piece = meta_of(part, is_v, block.kv_head);
-  if (piece.is_dense()) {
-    add(piece.begin, piece.bytes * static_cast<std::size_t>(block.n_kv_heads));
-    return;
-  }
-  for (int head = 0; head < block.n_kv_heads; ++head) {
-    add(piece.begin + static_cast<std::size_t>(head) * piece.head_stride, piece.bytes);
-  }
-}
-
-void FetchAhead::add_codes(const Block& block, std::span<const Part> stretch, bool is_v) {
-  const Piece first = codes_of(stretch.front(), is_v, block.kv_head);
-  if (stretch.size() == 1 && first.is_dense()) {
+template <auto kPieceOf>
+void FetchAhead::add(const Block& block, std::span<const Part> parts, bool is_v) {
+  const Piece first = kPieceOf(parts.front(), is_v, block.kv_head);
+  if (parts.size() == 1 && first.bytes == first.head_stride) {  // all heads are one run
     add(first.begin, first.bytes * static_cast<std::size_t>(block.n_kv_heads));
     return;
   }
   for (int head = block.kv_head; head < block.kv_head + block.n_kv_heads; ++head) {
-    for (const Part& part : stretch) {
-      const Piece piece = codes_of(part, is_v, head);
+    for (const Part& part : parts) {
+      const Piece piece = kPieceOf(part, is_v, head);
       add(piece.begin, piece.bytes);
     }
   }

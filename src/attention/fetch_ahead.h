@@ -39,9 +39,8 @@ class FetchAhead {
     for (std::size_t at = 0; at < bytes; at += kLineBytes) lines<1>();
   }
 
-  static constexpr std::size_t kLineBytes = 64;
-
  private:
+  static constexpr std::size_t kLineBytes = 64;
   /// Measured: from 96 to 256 within 7 %, the best of int8 below and of tiles above this.
   static constexpr std::size_t kLead = 128;
   /// A page smaller than a stretch has one for each kv head and side, and one of scales; more than
@@ -56,8 +55,9 @@ class FetchAhead {
 
   void add_keys(const Block& block, std::span<const Part> parts);
   void add_values(const Block& block, std::span<const Part> parts);
-  void add_meta(const Block& block, const Part& part, bool is_v);
-  void add_codes(const Block& block, std::span<const Part> stretch, bool is_v);
+  /// What kPieceOf(part, is_v, kv_head) finds in parts of one stretch, head by head.
+  template <auto kPieceOf>
+  void add(const Block& block, std::span<const Part> parts, bool is_v);
   void add(const std::uint8_t* from, std::size_t bytes) {
     if (bytes > 0 && n_ < kMostRuns) runs_[n_++] = {from, from + bytes};
   }

@@ -13,6 +13,7 @@ namespace kvasir::attention {
 /// page of the usual size, in which the heads lie side by side.
 inline constexpr int kChunkStrips = 4;
 
+/// Strips of a sequence, or of a segment: [begin, end).
 struct StripRange {
   int begin, end;
 };

@@ -264,7 +264,7 @@ TEST(CodedOracle, ManyKvHeadsTogether) {
       const HistoryOptions options = codecs(k, v, page_tokens);
       expect_close({8, 32, 64, 530, 1, options}, target);
       expect_close({16, 32, 256, 530, 1, options}, target);
-      expect_close({36, 36, 16, 530, 1, options}, target);  // one more than fit into a block
+      expect_close({36, 36, 16, 530, 1, options}, target);  // more than fit into a block
     }
   });
 }
