@@ -250,8 +250,9 @@ TEST(PageGeometry, RefusesHeadsAndPagesThatACodecDoesNotHave) {
         const CodecId k = is_v ? CodecId::kF16 : codec, v = is_v ? codec : CodecId::kF16;
         const Error got = error(k, v, head_dim, 64);
         EXPECT_EQ(got.code, ErrorCode::kUnsupported);
-        EXPECT_EQ(got.message, "kv type " + std::string(codec_name(codec)) + ": head size; got " +
-                                   std::to_string(head_dim) + ", want a multiple of 16 up to 256");
+        EXPECT_EQ(got.message, "kv type of " + std::to_string(codec_bits(codec)) +
+                                   " bits: head size; got " + std::to_string(head_dim) +
+                                   ", want a multiple of 16 up to 256");
         if (!is_tile_codec(codec)) continue;
         const Error page = error(k, v, 64, 96);
         EXPECT_EQ(page.code, ErrorCode::kInvalidArgument);

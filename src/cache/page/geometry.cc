@@ -28,9 +28,10 @@ Status PageGeometry::check(LayerCodecs codecs) const {
   for (const CodecId codec : {codecs.k, codecs.v}) {
     const int head_dim = options_.shape.head_dim;
     if (is_coded(codec) && !is_coded_head_dim(head_dim)) {
-      return Error{ErrorCode::kUnsupported,
-                   fmt::format("kv type {}: head size; got {}, want a multiple of 16 up to 256",
-                               codec_name(codec), head_dim)};
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("kv type of {} bits: head size; got {}, want a multiple of 16 up to {}",
+                      codec_bits(codec), head_dim, kMaxCodedHeadDim)};
     }
     if (is_tile_codec(codec) && options_.page_tokens % kTileTokens != 0) {
       return invalid(
