@@ -3,7 +3,7 @@
 // Every query row is computed by the same arithmetic in the same order wherever it stands: alone or
 // in a batch, in a chunk of any size, on any number of threads, over any page size or head order.
 // The order is fixed by token positions: scores of 16 tokens (a strip) in 16 lanes, accumulated
-// over head_dim in order with FMA; a segment of 256 positions is reduced on its own (maximum,
+// over head_dim in order with FMA; a segment of 512 positions is reduced on its own (maximum,
 // exponents, sum in 16 lanes, V rows in token order); segments are merged in ascending order. Lanes
 // never mix but for one fixed tree, so SIMD targets with FMA agree bit for bit as well
 // (docs/numerics.md). K and V in bf16 are summed in pairs, the odd term first (ADR 9).
@@ -19,7 +19,7 @@
 
 namespace kvasir::attention {
 
-inline constexpr int kSegmentTokens = 256;
+inline constexpr int kSegmentTokens = 512;
 inline constexpr int kMaxHeadDim = 512;
 
 /// Rows of one sequence in a batch. Row i stands at position first_pos + i and sees positions

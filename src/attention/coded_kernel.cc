@@ -284,11 +284,11 @@ HWY_INLINE void add_chunk(const ValueChunk& chunk, int channel, int head_dim,
 }
 
 /// Adds a chunk to the sums of rows [row, row + R), which are kept in `work.v` between chunks:
-/// [rows][2][head_dim].
+/// [rows][head_dim].
 template <class Dots, int R, int C>
 HWY_INLINE void weigh_panels(const ValueChunk& chunk, const Shape& shape, const Work& work, int row,
                              int channel) {
-  auto* kept = reinterpret_cast<std::int32_t*>(work.v) + 2 * row * shape.head_dim + channel;
+  auto* kept = reinterpret_cast<std::int32_t*>(work.v) + row * shape.head_dim + channel;
   CodeSums<R, C> sums;
   if (chunk.is_first) {
     sums.clear();

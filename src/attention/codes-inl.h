@@ -161,14 +161,18 @@ struct CodeSums {
       for (int j = 0; j < C * kRegs; ++j) upper[r][j] = lower[r][j] = hn::Zero(sn::DI32());
     }
   }
-  /// From, or to, [R][2][head_dim] at the first of these channels.
+  /// What both planes are together: at most 512 x 127 x 16383, below 2^30.
+  HWY_INLINE sn::VI32 whole(int r, int j) const {
+    return hn::Add(hn::ShiftLeft<7>(upper[r][j]), lower[r][j]);
+  }
+  /// From, or to, [R][head_dim] at the first of these channels, both planes as one.
   HWY_INLINE void load(const std::int32_t* from, int head_dim) {
 #pragma GCC unroll kUnroll
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll kUnroll
       for (int j = 0; j < C * kRegs; ++j) {
-        upper[r][j] = hn::LoadU(sn::DI32(), from + 2 * r * head_dim + j * kLanes);
-        lower[r][j] = hn::LoadU(sn::DI32(), from + (2 * r + 1) * head_dim + j * kLanes);
+        upper[r][j] = hn::Zero(sn::DI32());
+        lower[r][j] = hn::LoadU(sn::DI32(), from + r * head_dim + j * kLanes);
       }
     }
   }
@@ -177,8 +181,7 @@ struct CodeSums {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll kUnroll
       for (int j = 0; j < C * kRegs; ++j) {
-        hn::StoreU(upper[r][j], sn::DI32(), to + 2 * r * head_dim + j * kLanes);
-        hn::StoreU(lower[r][j], sn::DI32(), to + (2 * r + 1) * head_dim + j * kLanes);
+        hn::StoreU(whole(r, j), sn::DI32(), to + r * head_dim + j * kLanes);
       }
     }
   }
@@ -229,9 +232,7 @@ HWY_INLINE void merge_codes(const CodeSums<R, C>& sums, const Row* rows, const C
     const auto keep = hn::Set(tag, rows[r].keep), add = hn::Set(tag, rows[r].add);
 #pragma GCC unroll kUnroll
     for (int j = 0; j < C * kRegs; ++j) {
-      // At most 256 x 127 x 16383, below 2^30.
-      const auto sum = hn::Add(hn::ShiftLeft<7>(sums.upper[r][j]), sums.lower[r][j]);
-      const auto value = sn::FusedMulAdd(hn::ConvertTo(tag, sum), scale, centre);
+      const auto value = sn::FusedMulAdd(hn::ConvertTo(tag, sums.whole(r, j)), scale, centre);
       float* at = to + j * kLanes;
       if (rows[r].is_first) {
         hn::StoreU(value, tag, at);

@@ -120,7 +120,10 @@ void load_keys(const Block& block, const Places& places, int head, int begin, in
     auto* bytes = reinterpret_cast<std::uint8_t*>(work.k);
     with_tile_codec(
         codec, [&](auto tile) { unpack_keys<tile()>(keys.codes, keys.meta, head_dim, bytes); });
-    std::copy(keys.scale + 16 * (begin - first), keys.scale + kChunkTokens, chunk.scale[0]);
+    for (int token = 16 * (begin - first), at = 0; token < kChunkTokens; token += kLanes) {
+      hn::Store(load_key_scales(keys.meta, token), Tag16(), chunk.scale[0] + at);
+      at += kLanes;
+    }
     for (int i = 0; i < chunk.n_strips; ++i) {
       chunk.strips[i] = bytes + (begin - first + i) * 16 * head_dim;
     }
@@ -144,27 +147,28 @@ void load_keys(const Block& block, const Places& places, int head, int begin, in
 void load_value_scales(const Segment& segment, const Places& places, int head, int group,
                        ValueScales& scales) {
   scales.has_centre = false;
-  for (int strip = segment.strip_begin; strip < segment.strip_end; ++strip) {
-    const int token = 16 * strip;
-    const CodecId codec = places.layout(strip).codec;
+  for_each_stretch(segment.strips(), [&](int begin, int end) {
+    const CodecId codec = places.layout(begin).codec;
     if (cache::is_tile_codec(codec)) {
-      const int first = strip / kChunkStrips * kChunkStrips;
-      if (strip != std::max(first, segment.strip_begin)) continue;
+      const int first = begin / kChunkStrips * kChunkStrips;
       unpack_value_scales(places.meta(first, head), scales.scale + 16 * first,
                           scales.centre + 16 * first);
       scales.has_centre = true;
-      continue;
+      return;
     }
-    const std::uint8_t* meta = places.meta(strip, head);
-    if (codec == CodecId::kInt8G64) {
-      unpack_halves(meta + 64 * group, scales.scale + token);
-      unpack_halves(meta + 64 * group + 32, scales.centre + token);
-      scales.has_centre = true;
-    } else {
-      unpack_halves(meta, scales.scale + token);
-      std::fill_n(scales.centre + token, 16, 0.0f);
+    for (int strip = begin; strip < end; ++strip) {
+      const std::uint8_t* meta = places.meta(strip, head);
+      float *const scale = scales.scale + 16 * strip, *const centre = scales.centre + 16 * strip;
+      if (codec == CodecId::kInt8G64) {
+        unpack_halves(meta + 64 * group, scale);
+        unpack_halves(meta + 64 * group + 32, centre);
+        scales.has_centre = true;
+      } else {
+        unpack_halves(meta, scale);
+        std::fill_n(centre, 16, 0.0f);
+      }
     }
-  }
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -12,6 +12,8 @@
 #endif
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -50,14 +52,14 @@ HWY_INLINE void see_scales(int begin, int end, SeenScales& seen) {
     if (!seen.has_centre) break;
   }
   const Tag16 tag;
-  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if a scale is not finite
+  // The order of magnitudes is that of their bits, NaN and infinity above all others.
+  const hn::RebindToUnsigned<Tag16> tu;
+  auto largest = hn::Zero(tu);
   for (int t = from; t < to; t += kLanes) {
-    const auto scale = hn::Load(tag, seen.scale + t);
-    largest = hn::Max(largest, scale);
-    zeros = hn::Add(zeros, hn::Mul(scale, hn::Zero(tag)));
+    largest = hn::Max(largest, hn::BitCast(tu, hn::Abs(hn::Load(tag, seen.scale + t))));
   }
-  const bool is_finite = hn::AllTrue(tag, hn::Eq(zeros, hn::Zero(tag)));
-  const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
+  const float most = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(tu, largest)));
+  const bool is_finite = std::isfinite(most);
   seen.unit = is_finite ? most / kMaxFactor : kNaN;
   const auto inverse = hn::Set(tag, most > 0.0f && is_finite ? kMaxFactor / most : 0.0f);
   for (int t = from; t < to; t += kLanes) {

@@ -21,6 +21,7 @@
 // clang-format on
 #include "attention/direct-inl.h"
 #include "attention/lanes-inl.h"
+#include "attention/merge-inl.h"
 #include "attention/segment.h"
 #include "attention/softmax-inl.h"
 #include "attention/staged-inl.h"
@@ -235,58 +236,40 @@ void attend_segments(const Block& block, int segment_begin, int segment_end, std
   }
 }
 
-/// into = the two records as one, `from` being the later.
-void merge_record(const float* HWY_RESTRICT from, int head_dim, float* HWY_RESTRICT into) {
-  const Tag16 tag;
-  const RecordHeader segment = load_header(from);
-  if (segment.is_used == 0.0f) return;
-  RecordHeader header = load_header(into);
-  Row row;
-  merge_headers(header, segment, row);
-  store_header(into, header);
-  const auto keep = hn::Set(tag, row.keep);
-  const auto add = hn::Set(tag, row.add);
-  const auto n_floats = static_cast<int>(record_floats(head_dim));  // whole panels
-  for (int d = kRecordHeader; d < n_floats; d += kLanes) {
-    const auto value = hn::LoadU(tag, from + d);
-    const auto merged =
-        simd::HWY_NAMESPACE::FusedMulAdd(value, add, hn::Mul(hn::LoadU(tag, into + d), keep));
-    hn::StoreU(row.is_first ? value : merged, tag, into + d);
-  }
-}
-
-/// Records that are fetched ahead: other cores have written most of them, and each is needed at
-/// once.
-constexpr int kMergeAhead = 6;
-
 void merge_partials(const Block& block, int row_begin, int row_end) {
   const int head_dim = block.params->head_dim;
   const std::size_t stride = record_floats(head_dim);
   const PrefixRecords& prefix = block.prefix;
   const int n_segments = prefix.n_segments + block.segment_end - block.segment_begin;
-  for (int row = row_begin; row < row_end; ++row) {
-    float* const own = block.partials + static_cast<std::size_t>(row) * stride;
-    const auto record = [&](int i) {
-      if (i >= prefix.n_segments) {
-        return own + static_cast<std::size_t>(i - prefix.n_segments) *
-                         static_cast<std::size_t>(block.n_rows()) * stride;
-      }
-      // A block with a prefix has one position: its rows are heads.
-      const int n_heads = block.heads_per_kv_head();
-      const int shared_row = i * prefix.n_rows + prefix.first_row + row % n_heads;
-      return prefix.records + static_cast<std::size_t>(row / n_heads) * prefix.kv_head_stride +
-             static_cast<std::size_t>(shared_row) * stride;
-    };
-    const auto fetch = [&](int i) {
-      const float* const ahead = record(std::min(i, n_segments - 1));
-      for (std::size_t d = 0; d < stride; d += 16) hwy::Prefetch(ahead + d);
-    };
-    for (int i = 0; i < kMergeAhead; ++i) fetch(i);
-    for (int i = 1; i < n_segments; ++i) {
-      fetch(i + kMergeAhead - 1);
-      merge_record(record(i), head_dim, record(0));
+  const auto record = [&](int row, int i) {
+    if (i >= prefix.n_segments) {
+      const int place = (i - prefix.n_segments) * block.n_rows() + row;
+      return block.partials + static_cast<std::size_t>(place) * stride;
     }
-    write_row(block, row, record(0));
+    // A block with a prefix has one position: its rows are heads.
+    const int n_heads = block.heads_per_kv_head();
+    const int shared_row = i * prefix.n_rows + prefix.first_row + row % n_heads;
+    return prefix.records + static_cast<std::size_t>(row / n_heads) * prefix.kv_head_stride +
+           static_cast<std::size_t>(shared_row) * stride;
+  };
+  // Other cores have written most of them: fetched while those before are merged.
+  const auto fetch = [&](int row, int first) {
+    const int end = std::min(n_segments, first + kMergedTogether + 1);
+    for (int i = first; i < end; ++i) {
+      for (std::size_t d = 0; d < stride; d += 16) hwy::Prefetch(record(row, i) + d);
+    }
+  };
+  fetch(row_begin, 0);
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int first = 1; first < n_segments; first += kMergedTogether) {
+      const float* records[kMergedTogether];
+      const int n = std::min(kMergedTogether, n_segments - first);
+      for (int i = 0; i < n; ++i) records[i] = record(row, first + i);
+      if (first + n < n_segments) fetch(row, first + n);
+      if (first + n == n_segments && row + 1 < row_end) fetch(row + 1, 0);
+      merge_records({records, static_cast<std::size_t>(n)}, head_dim, record(row, 0));
+    }
+    write_row(block, row, record(row, 0));
   }
 }
 

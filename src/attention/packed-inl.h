@@ -38,13 +38,9 @@ struct PackedKeys {
   const std::uint8_t* codes;
   cache::KTileMeta meta;
   int head_dim;
-  HWY_ALIGN float scale[kChunkTokens];
 
   PackedKeys(const std::uint8_t* tile_codes, const std::uint8_t* tile_meta, int channels)
-      : codes(tile_codes), meta(channels, tile_meta), head_dim(channels) {
-    unpack_scales<cache::kKScaleShift>(meta.scale, cache::kKScaleBias, meta.token_base, meta.base,
-                                       kChunkTokens, scale);
-  }
+      : codes(tile_codes), meta(channels, tile_meta), head_dim(channels) {}
 };
 
 /// Scores of R rows against strips [first, first + S) of a tile, as score_codes_tile's.
@@ -89,13 +85,14 @@ HWY_INLINE void score_packed_strips(const std::int8_t* HWY_RESTRICT q, const Cod
   }
   const Tag16 tag;
 #pragma GCC unroll kUnroll
-  for (int r = 0; r < R; ++r) {
+  for (int j = 0; j < kVecs; ++j) {
+    const int token = first * 16 + j * kLanes;
+    const auto scale = load_key_scales(keys.meta, token);
 #pragma GCC unroll kUnroll
-    for (int j = 0; j < kVecs; ++j) {
+    for (int r = 0; r < R; ++r) {
       const auto dot = hn::ConvertTo(tag, Dot::finish(acc[r][j], queries[r].minus_sum));
-      const auto value = hn::Mul(dot, hn::Load(tag, keys.scale + first * 16 + j * kLanes));
-      hn::Store(hn::Mul(value, hn::Set(tag, queries[r].factor)), tag,
-                scores + r * kSegmentTokens + first * 16 + j * kLanes);
+      hn::Store(hn::Mul(hn::Mul(dot, scale), hn::Set(tag, queries[r].factor)), tag,
+                scores + r * kSegmentTokens + token);
     }
   }
 }

@@ -124,22 +124,22 @@ class KeyDecoder {
     std::uint32_t steps, offsets;
     std::memcpy(&steps, meta.step + 4 * quad, sizeof(steps));
     std::memcpy(&offsets, meta.offset + 4 * quad, sizeof(offsets));
-    offsets ^= 0x80808080u;
     steps_ = fill_quad(steps);
     // What the first plane holds of a code counts twice where the lowest bit is in another.
-    if constexpr (kHasBits) steps += steps;
 #if HWY_TARGET == HWY_AVX3_DL
+    const auto plane_steps = kHasBits ? hn::Add(steps_, steps_) : steps_;
     // Products of two codes that lie side by side are one of 16 bits: the lower one is below 256.
     const hn::Repartition<std::uint16_t, sn::DU8> tag16;
     const auto codes = hn::BitCast(tag16, hn::Load(sn::DU8(), kTableLanes.code));
     const auto pair_steps = hn::BitCast(
-        tag16, hn::TableLookupBytesOr0(fill_quad(steps), hn::Load(sn::DU8(), kTableLanes.pair)));
+        tag16, hn::TableLookupBytesOr0(plane_steps, hn::Load(sn::DU8(), kTableLanes.pair)));
     const auto channel_offsets =
         hn::TableLookupBytes(fill_quad(offsets), hn::Load(sn::DU8(), kTableLanes.channel));
-    values_ = hn::Add(hn::BitCast(sn::DU8(), hn::Mul(codes, pair_steps)), channel_offsets);
+    values_ = hn::Xor(hn::Add(hn::BitCast(sn::DU8(), hn::Mul(codes, pair_steps)), channel_offsets),
+                      fill_quad(0x80808080u));
 #else
-    offsets_ = fill_quad(offsets);
-    plane_steps_ = fill_quad(steps);
+    offsets_ = fill_quad(offsets ^ 0x80808080u);
+    plane_steps_ = fill_quad(kHasBits ? steps + steps : steps);
 #endif
   }
 
@@ -184,6 +184,19 @@ class KeyDecoder {
 #endif
 };
 
+#if HWY_TARGET == HWY_AVX3_DL
+/// The matrix of VGF2P8AFFINEQB that moves field `field` of a byte to its top: the row of bit i is
+/// byte 7 - i.
+constexpr std::uint64_t field_to_top(int field_bits, int field) {
+  std::uint64_t matrix = 0;
+  for (int bit = 8 - field_bits; bit < 8; ++bit) {
+    const int from = field * field_bits + bit - (8 - field_bits);
+    matrix |= std::uint64_t{1} << (8 * (7 - bit) + from);
+  }
+  return matrix;
+}
+#endif
+
 /// V's codes as v8.
 ///
 /// Field kField of `raw`; the rest as KeyDecoder::decode.
@@ -193,9 +206,18 @@ HWY_INLINE sn::Bytes decode_values(sn::Bytes raw, const std::uint8_t* bits, std:
   constexpr int kShift = 8 - cache::codec_bits(kCodec);
   constexpr std::uint32_t kBytes = 0x01010101u;
   // The plane's field goes to the top of its byte, the lowest bit below.
+  constexpr std::uint32_t kFlipped = 128u ^ 1u << (kShift - 1);
+  sn::Bytes value;
+#if HWY_TARGET == HWY_AVX3_DL
+  static constexpr std::uint64_t kMatrix = field_to_top(kFieldBits, kField);
+  asm("vgf2p8affineqb %3, %2%{1to8%}, %1, %0"
+      : "=v"(value.raw)
+      : "v"(raw.raw), "m"(kMatrix), "i"(kFlipped));
+#else
   const sn::Bytes field = shift_bytes<kFieldBits*(kField + 1) - 8>(raw);
-  sn::Bytes value = and_xor(field, fill_quad((0x100u - (0x100u >> kFieldBits)) * kBytes),
-                            fill_quad((128u ^ 1u << (kShift - 1)) * kBytes));
+  value = and_xor(field, fill_quad((0x100u - (0x100u >> kFieldBits)) * kBytes),
+                  fill_quad(kFlipped * kBytes));
+#endif
   if constexpr (cache::tile_has_bit_plane(kCodec)) {
     value = add_where_set(value, fill_quad((1u << kShift) * kBytes), bits, place);
   }
@@ -240,19 +262,22 @@ HWY_NOINLINE void unpack_values(const std::uint8_t* codes, int head_dim, std::ui
   }
 }
 
-/// Floats of bytes that are scales of few bits (tile_codec.h), times two bases.
+/// A vector of floats of bytes that are scales of few bits (tile_codec.h), times two bases.
 template <int kShift>
-HWY_INLINE void unpack_scales(const std::uint8_t* scales, std::uint32_t bias, float first_base,
-                              float second_base, int n, float* out) {
+HWY_INLINE hn::Vec<Tag16> load_scales(const std::uint8_t* scales, std::uint32_t bias,
+                                      float first_base, float second_base) {
   const Tag16 tag;
   const hn::RebindToUnsigned<Tag16> tu;
   const hn::Rebind<std::uint8_t, Tag16> t8;
-  for (int i = 0; i < n; i += kLanes) {
-    const auto bits = hn::ShiftLeft<kShift>(hn::PromoteTo(tu, hn::LoadU(t8, scales + i)));
-    const auto unit = hn::BitCast(tag, hn::Add(bits, hn::Set(tu, bias)));
-    hn::Store(hn::Mul(hn::Mul(unit, hn::Set(tag, first_base)), hn::Set(tag, second_base)), tag,
-              out + i);
-  }
+  const auto bits = hn::ShiftLeft<kShift>(hn::PromoteTo(tu, hn::LoadU(t8, scales)));
+  const auto unit = hn::BitCast(tag, hn::Add(bits, hn::Set(tu, bias)));
+  return hn::Mul(hn::Mul(unit, hn::Set(tag, first_base)), hn::Set(tag, second_base));
+}
+
+/// Scales of K of a tile's tokens from `token` on.
+HWY_INLINE hn::Vec<Tag16> load_key_scales(const cache::KTileMeta& meta, int token) {
+  return load_scales<cache::kKScaleShift>(meta.scale + token, cache::kKScaleBias, meta.token_base,
+                                          meta.base);
 }
 
 /// `n` floats of f16, sixteen at a time.
@@ -268,12 +293,13 @@ HWY_INLINE void unpack_halves(const std::uint8_t* from, float* out) {
 /// Scales of 64 tokens of V of a tile.
 HWY_INLINE void unpack_value_scales(const std::uint8_t* bytes, float* scale, float* centre) {
   const cache::VTileMeta meta(bytes);
-  unpack_scales<cache::kVScaleShift>(meta.scale, cache::kVScaleBias, meta.scale_base, 1.0f,
-                                     cache::kTileTokens, scale);
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
   const hn::Rebind<std::int8_t, Tag16> t8;
   for (int i = 0; i < cache::kTileTokens; i += kLanes) {
+    hn::Store(
+        load_scales<cache::kVScaleShift>(meta.scale + i, cache::kVScaleBias, meta.scale_base, 1.0f),
+        tag, scale + i);
     const auto whole = hn::PromoteTo(ti, hn::LoadU(t8, meta.centre + i));
     hn::Store(hn::Mul(hn::ConvertTo(tag, whole), hn::Set(tag, meta.centre_base)), tag, centre + i);
   }

@@ -16,7 +16,7 @@ inline constexpr int kSegmentStrips = kSegmentTokens / cache::kStripTokens;
 inline constexpr int kStagedStrips = 4;
 /// Panels of 16 channels of V that are copied at a time: 64 channels, whole lines of f16.
 inline constexpr int kStagedPanels = 4;
-/// Floats from panel to panel: one line more than 256 x 16, so that panels do not alias in L1.
+/// Floats from panel to panel: one line more than a segment's, so that panels do not alias in L1.
 inline constexpr std::size_t kPanelFloats = std::size_t{kSegmentTokens} * 16 + 16;
 
 /// A row of the block in the segment at hand.
@@ -46,10 +46,8 @@ struct CodedValues {
   float scale = 0.0f, centre = 0.0f;
 };
 
-// `v` holds the values so far of a direct block's rows: one a channel, or of codes two.
+// `v` holds the values so far of a direct block's rows.
 static_assert(kStagedPanels * kPanelFloats >= std::size_t{kMaxDirectRows} * kMaxHeadDim);
-static_assert(kStagedPanels * kPanelFloats >=
-              std::size_t{2} * kMaxDirectRows * cache::kMaxCodedHeadDim);
 
 struct Work {
   const Block** q_of = nullptr;  ///< the block whose queries `q` holds; null at a call's start

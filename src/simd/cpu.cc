@@ -17,9 +17,9 @@
 namespace kvasir::simd {
 namespace {
 
-constexpr std::array<std::string_view, 12> kFeatures = {
-    "avx2",        "fma",         "f16c",     "avx_vnni", "avx512f", "avx512bw",
-    "avx512_vnni", "avx512_bf16", "amx_int8", "asimd",    "asimddp", "i8mm"};
+constexpr std::array<std::string_view, 13> kFeatures = {
+    "avx2",        "fma",  "f16c",     "avx_vnni", "avx512f", "avx512bw", "avx512_vnni",
+    "avx512_bf16", "gfni", "amx_int8", "asimd",    "asimddp", "i8mm"};
 
 std::vector<std::string> target_names(std::int64_t targets) {
   std::vector<std::string> names;
@@ -67,6 +67,17 @@ bool has_feature_7_1([[maybe_unused]] int bit) {
   return false;
 #endif
 }
+
+/// Highway takes AVX3_DL for supported without a look at GFNI, which its kernels use. Every CPU
+/// that has the rest has it, but a hypervisor may hide it.
+[[maybe_unused]] const bool kIsGfniChecked = [] {
+#if HWY_ARCH_X86
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool has_gfni = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 8 & 1) != 0;
+  if (!has_gfni) hwy::DisableTargets(HWY_AVX3_DL);
+#endif
+  return true;
+}();
 
 bool& avx_vnni_choice() {
   static bool use = has_feature_7_1(4);

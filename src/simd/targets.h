@@ -1,7 +1,8 @@
 // Which SIMD targets are compiled: the one place where they are chosen. Include before any hwy
 // header.
 //
-//   x86-64   AVX3_DL (AVX-512 with VNNI), AVX3 (AVX-512), AVX2 (with FMA and F16C), SCALAR
+//   x86-64   AVX3_DL (AVX-512 with VNNI, VBMI and GFNI), AVX3 (AVX-512), AVX2 (with FMA and F16C),
+//            SCALAR
 //   aarch64  NEON
 //
 // SSSE3 and SSE4 are left out: they have no FMA, so they could not give the same bits as the

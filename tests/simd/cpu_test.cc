@@ -22,5 +22,12 @@ TEST(Cpu, ReportNamesTheCpuAndATargetThatIsCompiled) {
   }
 }
 
+TEST(Cpu, TheBestTargetIsNotTakenWithoutWhatHighwayDoesNotAskFor) {
+  const CpuReport report = cpu_report();
+  if (report.active_target != "AVX3_DL") GTEST_SKIP() << "runs on " << report.active_target;
+  EXPECT_NE(std::find(report.features.begin(), report.features.end(), "gfni"),
+            report.features.end());
+}
+
 }  // namespace
 }  // namespace kvasir::simd
