@@ -13,8 +13,9 @@ namespace {
 /// Cost (rows x strips) below which waking the pool takes longer than the work: 3 kv heads x
 /// 4 rows x 64 tokens, about 3 us.
 constexpr std::int64_t kMinForkCost = 48;
-/// Fewer records are merged (20 ns each, and more where another core wrote them) by the caller.
-constexpr std::int64_t kMinForkMerges = 64;
+/// Fewer records are merged (8 ns each, and more where another core wrote them) by the caller: 2 us
+/// at most, what the other threads' coming and going takes.
+constexpr std::int64_t kMinForkMerges = 256;
 /// Wanted per thread.
 constexpr int kMergeTasksPerThread = 2;
 

@@ -12,6 +12,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,14 +48,8 @@ void encode_query(const float* q, int head_dim, const float* basis, bool is_hada
   }
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
-  auto largest = hn::Zero(tag), zeros = hn::Zero(tag);  // the latter NaN if a value is not finite
-  for (int d = 0; d < head_dim; d += kLanes) {
-    const auto value = hn::LoadU(tag, row + d);
-    largest = hn::Max(largest, hn::Abs(value));
-    zeros = hn::Add(zeros, hn::Mul(value, hn::Zero(tag)));
-  }
-  const bool is_finite = hn::AllTrue(tag, hn::Eq(zeros, hn::Zero(tag)));
-  const float most = hn::GetLane(hn::MaxOfLanes(tag, largest));
+  const float most = largest_magnitude(row, head_dim);
+  const bool is_finite = std::isfinite(most);
   const bool is_usable = most > 0.0f && is_finite;
   query = {};
   query.factor = is_finite ? most / 127.0f * scale : kNaN;

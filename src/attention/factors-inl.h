@@ -12,7 +12,6 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -52,13 +51,7 @@ HWY_INLINE void see_scales(int begin, int end, SeenScales& seen) {
     if (!seen.has_centre) break;
   }
   const Tag16 tag;
-  // The order of magnitudes is that of their bits, NaN and infinity above all others.
-  const hn::RebindToUnsigned<Tag16> tu;
-  auto largest = hn::Zero(tu);
-  for (int t = from; t < to; t += kLanes) {
-    largest = hn::Max(largest, hn::BitCast(tu, hn::Abs(hn::Load(tag, seen.scale + t))));
-  }
-  const float most = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(tu, largest)));
+  const float most = largest_magnitude(seen.scale + from, to - from);
   const bool is_finite = std::isfinite(most);
   seen.unit = is_finite ? most / kMaxFactor : kNaN;
   const auto inverse = hn::Set(tag, most > 0.0f && is_finite ? kMaxFactor / most : 0.0f);

@@ -10,6 +10,7 @@
 #define KVASIR_ATTENTION_LANES_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -88,6 +89,17 @@ HWY_INLINE hn::Vec<D> load_f32(D d, const F16* HWY_RESTRICT from) {
   const auto infinity = hn::And(special, hn::Set(d32, 0x7F800000u));
   return hn::BitCast(d, hn::Or(hn::Or(hn::BitCast(d32, scaled), infinity), sign));
 #endif
+}
+
+/// The largest |x| of `n` values, whole vectors of them; not finite if one is not.
+HWY_INLINE float largest_magnitude(const float* x, int n) {
+  const Tag16 tag;
+  const hn::RebindToUnsigned<Tag16> tu;  // magnitudes in their order, NaN and infinity above all
+  auto largest = hn::Zero(tu);
+  for (int i = 0; i < n; i += kLanes) {
+    largest = hn::Max(largest, hn::BitCast(tu, hn::Abs(hn::LoadU(tag, x + i))));
+  }
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(tu, largest)));
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -108,42 +108,57 @@ HWY_INLINE void store_v_quad(const std::uint8_t* quad, int lane, int end, int he
   }
 }
 
+/// Codes of one row; lane `lane` of the strip's scales. kHeadDim: 0, or that of the row.
+template <int kHeadDim>
+void encode_row(CodecId codec, const float* x, int head_dim, const float* basis, int lane,
+                std::uint16_t* scales, std::int8_t* codes) {
+  if constexpr (kHeadDim > 0) head_dim = kHeadDim;
+  if (codec == CodecId::kInt8) {
+    HWY_ALIGN float row[kMaxDim];
+    if (basis != nullptr) {
+      simd::HWY_NAMESPACE::MultiplyRow(x, basis, head_dim, row);
+      x = row;
+    }
+    simd::HWY_NAMESPACE::Hadamard(x, head_dim, 1.0f, row);
+    encode_group(row, head_dim, false, codes, scales + lane, nullptr);
+    return;
+  }
+  for (int first = 0, group = 0; first < head_dim; first += kGroupChannels, ++group) {
+    std::uint16_t* at = scales + group * 2 * kStripTokens + lane;
+    encode_group(x + first, std::min(kGroupChannels, head_dim - first), true, codes + first, at,
+                 at + kStripTokens);
+  }
+}
+
+/// Codes of K of one token to [head_dim / 4][16][4], of which it has lane `lane`.
+HWY_INLINE void store_k_row(const std::int8_t* row_codes, int lane, int head_dim,
+                            std::uint8_t* to) {
+  for (int d = 0; d < head_dim; d += 4) {
+    std::uint32_t quad;
+    std::memcpy(&quad, row_codes + d, sizeof(quad));
+    quad ^= 0x80808080u;
+    std::memcpy(to + (d / 4 * kStripTokens + lane) * 4, &quad, sizeof(quad));
+  }
+}
+
 void write_strip(CodecId codec, bool is_v, int head_dim, const float* rows, std::size_t row_stride,
                  int lane, int n_tokens, std::uint8_t* codes, std::uint8_t* meta,
                  const float* basis) {
-  HWY_ALIGN float row[kMaxDim];
   HWY_ALIGN std::uint8_t quad_codes[4 * kMaxDim];
   int first_lane = lane % 4;  // of the quad at hand
   auto* scales = reinterpret_cast<std::uint16_t*>(meta);
+  // The loops of the sizes that most models have are unrolled.
+  const auto encode_one = head_dim == 64    ? encode_row<64>
+                          : head_dim == 128 ? encode_row<128>
+                                            : encode_row<0>;
   for (int end = lane + n_tokens; lane < end; ++lane, rows += row_stride) {
-    const float* x = rows;
     auto* row_codes = reinterpret_cast<std::int8_t*>(quad_codes + lane % 4 * kMaxDim);
-    if (codec == CodecId::kInt8) {
-      if (basis != nullptr) {
-        simd::HWY_NAMESPACE::MultiplyRow(x, basis, head_dim, row);
-        x = row;
-      }
-      simd::HWY_NAMESPACE::Hadamard(x, head_dim, 1.0f, row);
-      x = row;
-      encode_group(x, head_dim, false, row_codes, scales + lane, nullptr);
-    } else {
-      for (int first = 0, group = 0; first < head_dim; first += kGroupChannels, ++group) {
-        std::uint16_t* at = scales + group * 2 * kStripTokens + lane;
-        encode_group(x + first, std::min(kGroupChannels, head_dim - first), true, row_codes + first,
-                     at, at + kStripTokens);
-      }
-    }
-    if (is_v) {
-      if (lane % 4 < 3 && lane + 1 < end) continue;
+    encode_one(codec, rows, head_dim, basis, lane, scales, row_codes);
+    if (!is_v) {
+      store_k_row(row_codes, lane, head_dim, codes);
+    } else if (lane % 4 == 3 || lane + 1 == end) {
       store_v_quad(quad_codes, first_lane, lane % 4 + 1, head_dim, codes + lane / 4 * 4 * head_dim);
       first_lane = 0;
-      continue;
-    }
-    for (int d = 0; d < head_dim; d += 4) {
-      std::uint32_t quad;
-      std::memcpy(&quad, row_codes + d, sizeof(quad));
-      quad ^= 0x80808080u;
-      std::memcpy(codes + (d / 4 * kStripTokens + lane) * 4, &quad, sizeof(quad));
     }
   }
 }
