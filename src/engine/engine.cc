@@ -107,6 +107,7 @@ Result<std::unique_ptr<Engine>> Engine::load(Env& env, const EngineOptions& opti
   scope.page_tokens = cache_options.page_tokens;
   scope.head_order = options.head_order;
   scope.activations = options.activations == model::ActivationMode::kInt8 ? "int8" : "f32";
+  scope.arithmetic_version = kArithmeticVersion;
   if (options.prefix_bytes > 0) engine->root_key_ = cache::root_key(scope);
   if (engine->disk_ != nullptr) engine->write_manifest();
   engine->seconds_per_token_ =

@@ -137,10 +137,15 @@ class Lines {
   bool is_whole_ = true;
 };
 
-/// Left out where it says nothing, as in manifests of before there was such a line.
+/// The next two are left out where they say nothing, as in manifests of before there were such
+/// lines.
 std::string layers_line(const cache::KeyScope& scope) {
   if (scope.codec_layers.empty()) return {};
   return fmt::format("codec_layers {}\n", hex_of(scope.codec_layers));
+}
+std::string arithmetic_line(const cache::KeyScope& scope) {
+  if (scope.arithmetic_version == 1) return {};
+  return fmt::format("arithmetic_version {}\n", scope.arithmetic_version);
 }
 
 }  // namespace
@@ -148,11 +153,12 @@ std::string layers_line(const cache::KeyScope& scope) {
 std::string manifest_of(const cache::KeyScope& scope, std::string_view model_name) {
   return fmt::format(
       "name {}\nsalt {}\nmodel {}\ntokenizer {}\nrope {}\nadapter {}\ncodec_k {}\ncodec_v {}\n"
-      "{}page_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n",
+      "{}page_tokens {}\nhead_order {}\ngeometry_version {}\nactivations {}\n{}",
       hex_of(model_name), hex_of(scope.salt), hex_of(scope.model), hex_of(scope.tokenizer),
       hex_of(scope.rope), hex_of(scope.adapter), static_cast<int>(scope.codec_k),
       static_cast<int>(scope.codec_v), layers_line(scope), scope.page_tokens,
-      static_cast<int>(scope.head_order), scope.geometry_version, hex_of(scope.activations));
+      static_cast<int>(scope.head_order), scope.geometry_version, hex_of(scope.activations),
+      arithmetic_line(scope));
 }
 
 std::optional<Manifest> parse_manifest(std::string_view text) {
@@ -172,6 +178,9 @@ std::optional<Manifest> parse_manifest(std::string_view text) {
   scope.head_order = static_cast<cache::HeadOrder>(lines.number("head_order"));
   scope.geometry_version = lines.number("geometry_version");
   scope.activations = lines.bytes("activations");
+  if (lines.has("arithmetic_version")) {
+    scope.arithmetic_version = lines.number("arithmetic_version");
+  }
   if (!lines.is_whole()) return std::nullopt;
   return manifest;
 }

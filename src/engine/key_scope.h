@@ -11,6 +11,10 @@
 
 namespace kvasir::engine {
 
+/// Goes up with every change of the orders of docs/numerics.md: pages that an earlier build left on
+/// a disk are then not what this one computes. 2: segments of 512 positions.
+inline constexpr int kArithmeticVersion = 2;
+
 /// Fills in model, tokenizer and rope from everything in the file that the results depend on: all
 /// tensors, and all metadata but general.* (names, licences) and the chat template.
 /// Cost: one pass over the file.

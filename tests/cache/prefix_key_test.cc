@@ -62,7 +62,8 @@ TEST(PageKey, EveryFieldOfTheScopeChangesItAndIsNamed) {
       {"page_tokens", [](KeyScope& scope) { scope.page_tokens = 32; }},
       {"head_order", [](KeyScope& scope) { scope.head_order = HeadOrder::kSplit; }},
       {"geometry_version", [](KeyScope& scope) { scope.geometry_version = 3; }},
-      {"activations", [](KeyScope& scope) { scope.activations = "f32"; }}};
+      {"activations", [](KeyScope& scope) { scope.activations = "f32"; }},
+      {"arithmetic_version", [](KeyScope& scope) { scope.arithmetic_version = 2; }}};
   const KeyScope scope = full_scope();
   EXPECT_EQ(first_difference(scope, scope), "");
   std::set<std::string> keys = {root_key(scope).to_hex()};
@@ -76,7 +77,7 @@ TEST(PageKey, EveryFieldOfTheScopeChangesItAndIsNamed) {
     EXPECT_EQ(first_difference(scope, all_later), change->first) << "the first one counts";
     EXPECT_TRUE(keys.insert(root_key(one).to_hex()).second) << change->first;
   }
-  EXPECT_EQ(keys.size(), 13u);
+  EXPECT_EQ(keys.size(), 14u);
 }
 
 TEST(PageKey, LengthsKeepNeighboursApart) {

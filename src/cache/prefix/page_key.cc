@@ -2,6 +2,9 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/check.h"
 
 namespace kvasir::cache {
@@ -39,10 +42,12 @@ std::string string_of(const Fingerprint& fingerprint) {
   return {fingerprint.begin(), fingerprint.end()};
 }
 
-constexpr std::string_view kLateField = "codec_layers";
+constexpr std::string_view kLateFields[] = {"codec_layers", "arithmetic_version"};
+
+std::string late_number(int value) { return value == 1 ? std::string() : number(value); }
 
 /// The one list of fields: of the key, and of the reason why two keys differ.
-std::array<Field, 12> fields_of(const KeyScope& scope) {
+std::array<Field, 13> fields_of(const KeyScope& scope) {
   return {{{"salt", scope.salt},
            {"model", string_of(scope.model)},
            {"tokenizer", string_of(scope.tokenizer)},
@@ -50,11 +55,12 @@ std::array<Field, 12> fields_of(const KeyScope& scope) {
            {"adapter", scope.adapter},
            {"codec_k", number(static_cast<std::int64_t>(scope.codec_k))},
            {"codec_v", number(static_cast<std::int64_t>(scope.codec_v))},
-           {kLateField, scope.codec_layers},
+           {kLateFields[0], scope.codec_layers},
            {"page_tokens", number(scope.page_tokens)},
            {"head_order", number(static_cast<std::int64_t>(scope.head_order))},
            {"geometry_version", number(scope.geometry_version)},
-           {"activations", scope.activations}}};
+           {"activations", scope.activations},
+           {kLateFields[1], late_number(scope.arithmetic_version)}}};
 }
 
 PageKey sha256(std::string_view message) {
@@ -112,7 +118,9 @@ PageKey root_key(const KeyScope& scope) {
   append_field(message, kKeyTag);
   for (const Field& field : fields_of(scope)) {
     // Left out where it says nothing: keys are then those of before there was such a field.
-    if (field.name == kLateField && field.bytes.empty()) continue;
+    const bool is_late = std::find(std::begin(kLateFields), std::end(kLateFields), field.name) !=
+                         std::end(kLateFields);
+    if (is_late && field.bytes.empty()) continue;
     append_field(message, field.bytes);
   }
   return sha256(message);

@@ -54,6 +54,8 @@ struct KeyScope {
   HeadOrder head_order = HeadOrder::kSplit;
   int geometry_version = 1;  ///< of the layout of a frame
   std::string activations;   ///< how matmuls round: "int8", "f32"
+  /// Of the order of sums (docs/numerics.md): a build with another one computes other last bits.
+  int arithmetic_version = 1;  ///< 1: not in the key
 };
 
 /// The key before the first page: names the namespace's tree.
