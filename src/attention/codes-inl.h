@@ -59,7 +59,6 @@ inline constexpr int kRegBytes = 4 * kLanes;
 /// Some strips of K of one kv head, as code + 128, and what a code is worth.
 struct KeyChunk {
   int n_strips = 0;
-  int group_channels = 0;  ///< that share a scale
   const std::uint8_t* strips[kChunkStrips];
   HWY_ALIGN float scale[kMaxGroups][kChunkTokens];
   HWY_ALIGN float centre[kMaxGroups][kChunkTokens];
@@ -78,14 +77,15 @@ HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQ
   const Tag16 tag;
   using V = hn::Vec<Tag16>;
   V total[kHasCentre ? R : 1][kHasCentre ? kVecs : 1];
-  for (int channel = 0, group = 0; channel < head_dim; channel += chunk.group_channels, ++group) {
+  const int part_channels = kHasCentre ? kQueryPartChannels : head_dim;
+  for (int channel = 0, part = 0; channel < head_dim; channel += part_channels, ++part) {
     typename Dot::Sum acc[R][kVecs];
 #pragma GCC unroll kUnroll
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll kUnroll
-      for (int j = 0; j < kVecs; ++j) acc[r][j] = Dot::start(queries[r].minus_sum + group);
+      for (int j = 0; j < kVecs; ++j) acc[r][j] = Dot::start(queries[r].minus_sum + part);
     }
-    const int end = std::min(head_dim, channel + chunk.group_channels);
+    const int end = std::min(head_dim, channel + part_channels);
     for (int quad = channel / 4; quad < end / 4; ++quad) {
       typename Dot::Weights k[kVecs];
 #pragma GCC unroll kUnroll
@@ -103,7 +103,9 @@ HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQ
     }
 #pragma GCC unroll kUnroll
     for (int r = 0; r < R; ++r) {
-      const std::int32_t* minus_sum = queries[r].minus_sum + group;
+      const std::int32_t* minus_sum = queries[r].minus_sum + part;
+      const auto factor = hn::Set(tag, queries[r].factor[part]);
+      const int group = kHasCentre ? channel / cache::kGroupChannels : 0;
 #pragma GCC unroll kUnroll
       for (int j = 0; j < kVecs; ++j) {
         const int token = first * 16 + j * kLanes;
@@ -112,11 +114,13 @@ HWY_INLINE void score_codes_tile(const std::int8_t* HWY_RESTRICT q, const CodedQ
         if constexpr (kHasCentre) {
           const auto sum = hn::Set(tag, static_cast<float>(-*minus_sum));
           value = sn::FusedMulAdd(sum, hn::Load(tag, chunk.centre[group] + token), value);
-          total[r][j] = group == 0 ? value : hn::Add(total[r][j], value);
+        }
+        value = hn::Mul(value, factor);
+        if constexpr (kHasCentre) {
+          total[r][j] = part == 0 ? value : hn::Add(total[r][j], value);
           value = total[r][j];
         }
-        hn::Store(hn::Mul(value, hn::Set(tag, queries[r].factor)), tag,
-                  scores + r * kSegmentTokens + j * kLanes);
+        hn::Store(value, tag, scores + r * kSegmentTokens + j * kLanes);
       }
     }
   }

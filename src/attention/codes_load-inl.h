@@ -31,11 +31,13 @@ namespace kvasir::attention {
 namespace HWY_NAMESPACE {
 
 /// Codes of one row: q = factor * code, with the Hadamard transform where K has it, and before that
-/// times `basis` (null: none) where K has a calibrated one. kHeadDim: 0, or that of the row.
-template <int kHeadDim>
-void encode_query(const float* q, int head_dim, const float* basis, bool is_hadamard,
-                  int group_channels, float scale, std::int8_t* codes, CodedQuery& query) {
+/// times `basis` (null: none) where K has a calibrated one. kHeadDim: 0, or that of the row;
+/// kPartChannels: 0, or the channels that share a factor.
+template <int kHeadDim, int kPartChannels>
+void encode_query(const float* q, int head_dim, const float* basis, bool is_hadamard, float scale,
+                  std::int8_t* codes, CodedQuery& query) {
   if constexpr (kHeadDim > 0) head_dim = kHeadDim;
+  const int part_channels = kPartChannels > 0 ? kPartChannels : head_dim;
   HWY_ALIGN float transformed[kMaxHeadDim];
   const float* row = q;
   if (basis != nullptr) {
@@ -48,40 +50,35 @@ void encode_query(const float* q, int head_dim, const float* basis, bool is_hada
   }
   const Tag16 tag;
   const hn::RebindToSigned<Tag16> ti;
-  const float most = largest_magnitude(row, head_dim);
-  const bool is_finite = std::isfinite(most);
-  const bool is_usable = most > 0.0f && is_finite;
-  query = {};
-  query.factor = is_finite ? most / 127.0f * scale : kNaN;
-  const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
-  for (int first = 0, group = 0; first < head_dim; first += group_channels, ++group) {
+  query = {};
+  for (int first = 0, part = 0; first < head_dim; first += part_channels, ++part) {
+    const int end = std::min(head_dim, first + part_channels);
+    const float most = largest_magnitude(row + first, end - first);
+    const bool is_finite = std::isfinite(most);
+    const bool is_usable = most > 0.0f && is_finite;
+    query.factor[part] = is_finite ? most / 127.0f * scale : kNaN;
+    const auto inverse = hn::Set(tag, is_usable ? 127.0f / most : 0.0f);
     auto sum = hn::Zero(ti);
-    for (int d = first; d < std::min(head_dim, first + group_channels); d += kLanes) {
+    for (int d = first; d < end; d += kLanes) {
       const auto shifted = sn::FusedMulAdd(hn::LoadU(tag, row + d), inverse, hn::Set(tag, kMagic));
       auto code = hn::Sub(hn::BitCast(ti, shifted), hn::BitCast(ti, hn::Set(tag, kMagic)));
       if (!is_usable) code = hn::Zero(ti);
       store_low_bytes(code, reinterpret_cast<std::uint8_t*>(codes + d));
       sum = hn::Add(sum, code);
     }
-    query.minus_sum[group] = -hn::GetLane(hn::SumOfLanes(ti, sum));
+    query.minus_sum[part] = -hn::GetLane(hn::SumOfLanes(ti, sum));
   }
-}
-
-/// Channels of K that share a scale.
-int key_group_channels(const Block& block) {
-  return block.kv->rows.k.codec == CodecId::kInt8G64 ? cache::kGroupChannels
-                                                     : block.params->head_dim;
 }
 
 void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work) {
   const int head_dim = block.params->head_dim;
-  const int group_channels = key_group_channels(block);
   const bool is_hadamard = cache::is_hadamard(block.kv->rows.k.codec);
   // The loops of the sizes that most models have are unrolled.
-  const auto encode = head_dim == 64    ? encode_query<64>
-                      : head_dim == 128 ? encode_query<128>
-                                        : encode_query<0>;
+  auto encode = head_dim == 64    ? encode_query<64, 0>
+                : head_dim == 128 ? encode_query<128, 0>
+                                  : encode_query<0, 0>;
+  if (block.kv->rows.k.codec == CodecId::kInt8G64) encode = encode_query<0, kQueryPartChannels>;
   HWY_ALIGN std::int8_t codes[kMaxHeadDim];
   for (int tile = 0; tile < tiles.n_tiles; ++tile) {
     const int n_rows = tiles.rows(tile), first = tiles.first_row(tile);
@@ -93,8 +90,8 @@ void pack_coded_queries(const Block& block, const Tiles& tiles, const Work& work
           block.q + static_cast<std::size_t>(row / block.n_heads) * block.params->q_row_stride +
           static_cast<std::size_t>(row % block.n_heads) * static_cast<std::size_t>(head_dim);
       const int kv_head = block.kv_head + row % block.n_heads / block.heads_per_kv_head();
-      encode(q, head_dim, block.kv->query_basis(kv_head), is_hadamard, group_channels,
-             block.params->scale, codes, work.queries[row]);
+      encode(q, head_dim, block.kv->query_basis(kv_head), is_hadamard, block.params->scale, codes,
+             work.queries[row]);
       for (int quad = 0; quad < head_dim / 4; ++quad) {
         std::memcpy(packed + (quad * n_rows + r) * 4, codes + 4 * quad, 4);
       }
@@ -108,7 +105,6 @@ void load_keys(const Block& block, const Places& places, int head, int begin, in
   const int head_dim = block.params->head_dim;
   const CodecId codec = places.layout(begin).codec;
   chunk.n_strips = end - begin;
-  chunk.group_channels = key_group_channels(block);
   if (cache::is_tile_codec(codec)) {  // of which the tile is whole
     const int first = begin / kChunkStrips * kChunkStrips;
     const PackedKeys keys(places.codes(first, head), places.meta(first, head), head_dim);

@@ -91,7 +91,7 @@ HWY_INLINE void score_packed_strips(const std::int8_t* HWY_RESTRICT q, const Cod
 #pragma GCC unroll kUnroll
     for (int r = 0; r < R; ++r) {
       const auto dot = hn::ConvertTo(tag, Dot::finish(acc[r][j], queries[r].minus_sum));
-      hn::Store(hn::Mul(hn::Mul(dot, scale), hn::Set(tag, queries[r].factor)), tag,
+      hn::Store(hn::Mul(hn::Mul(dot, scale), hn::Set(tag, queries[r].factor[0])), tag,
                 scores + r * kSegmentTokens + token);
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "attention/attention.h"
 #include "base/check.h"
@@ -134,12 +135,16 @@ std::vector<double> rounded_query(const PagedKvView& kv, int kv_head, const floa
   if (!cache::is_coded(codec)) return {row.begin(), row.end()};
   if (const float* const basis = kv.query_basis(kv_head)) row = multiplied(row, basis);
   if (cache::is_hadamard(codec)) hadamard(row);
-  float most = 0.0f;
-  for (const float value : row) most = std::max(most, std::abs(value));
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+  const std::size_t part = codec == CodecId::kInt8G64 ? 32 : row.size();  // docs/numerics.md
   std::vector<double> rounded;
-  for (const float value : row) {
-    rounded.push_back(double{std::nearbyint(value * inverse)} * (most / 127.0f));
+  for (std::size_t first = 0; first < row.size(); first += part) {
+    const std::span<const float> values(row.data() + first, std::min(part, row.size() - first));
+    float most = 0.0f;
+    for (const float value : values) most = std::max(most, std::abs(value));
+    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    for (const float value : values) {
+      rounded.push_back(double{std::nearbyint(value * inverse)} * (most / 127.0f));
+    }
   }
   return rounded;
 }

@@ -32,13 +32,17 @@ struct Row {
 
 /// Groups of channels with a scale of their own at most (cache::channel_groups).
 inline constexpr int kMaxGroups = 4;
+/// Channels of q that share one where K has groups: half of theirs, because in the plain basis a
+/// few channels are much larger than the rest.
+inline constexpr int kQueryPartChannels = cache::kGroupChannels / 2;
+inline constexpr int kMaxQueryParts = 2 * kMaxGroups;
 /// A row's factors in codes: per strip of 16 tokens their upper 7 bits, then their lower 7.
 inline constexpr int kPlaneBytes = 2 * kSegmentTokens;
 
 /// A row of q in codes.
 struct CodedQuery {
-  float factor = 0.0f;                   ///< of a code, times the scale of scores
-  std::int32_t minus_sum[kMaxGroups]{};  ///< of the codes of each group of channels, negative
+  float factor[kMaxQueryParts]{};            ///< of a code of each part, times the scale of scores
+  std::int32_t minus_sum[kMaxQueryParts]{};  ///< of the codes of each part, negative
 };
 
 /// What a row's sums of codes of V are worth, of the group of channels at hand.
