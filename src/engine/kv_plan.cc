@@ -13,6 +13,7 @@
 
 #include "cache/page/geometry.h"
 #include "cache/page/pool.h"
+#include "gguf/printable.h"
 
 namespace kvasir::engine {
 namespace {
@@ -206,7 +207,7 @@ Result<KvCalibration> parse_calibration(const std::string& where, std::string_vi
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("{}: not a calibration of this model's K and V; got '{}', want {}; "
                              "`kvasir calibrate kv` makes a new one",
-                             where, line.substr(0, 60), want)};
+                             where, gguf::printable(line, 60), want)};
   };
   std::getline(in, line);
   const bool may_have_basis = line == kHeader;

@@ -80,6 +80,7 @@ TEST(KvPlan, EveryLineThatIsWrongIsShownWithWhatIsWanted) {
       {head + "damage k 3 1 2\n", "''", "model HEX"},
       {head + "model abc\n", "'model abc'", "64 digits"},
       {head + "model\n", "'model'", "64 digits"},
+      {head + "model e2\x1b]0;x\x07\xff\n", "'model e2\\x1b]0;x\\x07\\xff'", "64 digits"},
       {head + model + model, "'model aaa", "one line"},
       {head + model + "colour red\n", "'colour red'", "model, damage or plan"},
       {head + model + "damage k 3 1\n", "'damage k 3 1'", "2 numbers"},
