@@ -158,7 +158,7 @@ void ModelFlags::add(CLI::App& app, Set set) {
                  "itself (tokenizer tables, code) takes some 20 to 40 MiB beside it");
   app.add_option("--page-tokens", page_tokens_,
                  "auto (32; 64 with int4 and below), 16..512 (a power\n"
-                 "of two), or contiguous");
+                 "of two; with int4 and below 64 and more), or contiguous");
   app.add_option("--kv-heads", head_order_, "split or interleaved");
   app.add_option("--kv-pool", pool_layout_, "unified or per-layer");
   keeps_ = set == Set::kPrompts;

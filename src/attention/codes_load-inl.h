@@ -111,9 +111,9 @@ void load_keys(const Block& block, const Places& places, int head, int begin, in
     auto* bytes = reinterpret_cast<std::uint8_t*>(work.k);
     with_tile_codec(
         codec, [&](auto tile) { unpack_keys<tile()>(keys.codes, keys.meta, head_dim, bytes); });
-    for (int token = 16 * (begin - first), at = 0; token < kChunkTokens; token += kLanes) {
-      hn::Store(load_key_scales(keys.meta, token), Tag16(), chunk.scale[0] + at);
-      at += kLanes;
+    const int skipped = 16 * (begin - first);
+    for (int token = skipped; token < kChunkTokens; token += kLanes) {
+      hn::Store(load_key_scales(keys.meta, token), Tag16(), chunk.scale[0] + token - skipped);
     }
     for (int i = 0; i < chunk.n_strips; ++i) {
       chunk.strips[i] = bytes + (begin - first + i) * 16 * head_dim;

@@ -26,41 +26,34 @@ namespace HWY_NAMESPACE {
 /// wait in no memory between them.
 inline constexpr int kMergedTogether = 16;
 
-/// What is done to a record in turn: times `keep`, plus `add` times `from`.
+/// What is merged into a record, in turn.
 struct Merges {
   int n = 0;
   const float* from[kMergedTogether];
-  float keep[kMergedTogether], add[kMergedTogether];
+  MergeFactors factors[kMergedTogether];
 };
 
 /// Merges the headers of the records that hold something into `header`, as merge_headers does.
 HWY_INLINE void merge_all_headers(std::span<const float* const> records, RecordHeader& header,
                                   Merges& merges) {
-  HWY_ALIGN float lower[kMergedTogether] = {};
+  HWY_ALIGN float exponents[kMergedTogether] = {};
   float sums[kMergedTogether];
   for (const float* record : records) {
     const RecordHeader segment = load_header(record);
     if (segment.is_used == 0.0f) continue;
-    const float maximum = std::max(header.maximum, segment.maximum);
-    lower[merges.n] = std::min(header.maximum, segment.maximum) - maximum;
-    merges.keep[merges.n] = header.maximum == maximum ? 1.0f : 0.0f;
-    merges.add[merges.n] = segment.maximum == maximum ? 1.0f : 0.0f;
+    merges.factors[merges.n] = merge_maximum(header, segment.maximum);
+    exponents[merges.n] = merges.factors[merges.n].exponent;
     sums[merges.n] = segment.sum;
     merges.from[merges.n++] = record;
-    header.maximum = maximum;
   }
   const Tag16 tag;
   for (int i = 0; i < kMergedTogether; i += kLanes) {
-    const auto x = hn::Load(tag, lower + i);
-    hn::Store(simd::HWY_NAMESPACE::ExpOfNegative(tag, x), tag, lower + i);
+    const auto x = hn::Load(tag, exponents + i);
+    hn::Store(simd::HWY_NAMESPACE::ExpOfNegative(tag, x), tag, exponents + i);
   }
-  const hn::CappedTag<float, 1> one;
   for (int i = 0; i < merges.n; ++i) {
-    if (merges.keep[i] == 0.0f) merges.keep[i] = lower[i];
-    if (merges.add[i] == 0.0f) merges.add[i] = lower[i];
-    header.sum = hn::GetLane(
-        simd::HWY_NAMESPACE::FusedMulAdd(hn::Set(one, sums[i]), hn::Set(one, merges.add[i]),
-                                         hn::Set(one, header.sum * merges.keep[i])));
+    merges.factors[i].finish(exponents[i]);
+    merge_sum(header, sums[i], merges.factors[i]);
   }
 }
 
@@ -72,7 +65,8 @@ HWY_INLINE void merge_values(const Merges& merges, int first, float* HWY_RESTRIC
 #pragma GCC unroll kUnroll
   for (int j = 0; j < kVecs; ++j) values[j] = hn::LoadU(tag, into + first + j * kLanes);
   for (int i = 0; i < merges.n; ++i) {
-    const auto keep = hn::Set(tag, merges.keep[i]), add = hn::Set(tag, merges.add[i]);
+    const auto keep = hn::Set(tag, merges.factors[i].keep);
+    const auto add = hn::Set(tag, merges.factors[i].add);
     const float* from = merges.from[i] + first;
 #pragma GCC unroll kUnroll
     for (int j = 0; j < kVecs; ++j) {

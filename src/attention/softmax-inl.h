@@ -124,6 +124,33 @@ HWY_INLINE float exponentiate(float* scores, int begin, int end, float maximum) 
   return sum_of_lanes(lanes);
 }
 
+/// How a segment's record is merged into what holds those before it: times `keep`, plus the
+/// segment's times `add`. One of the two is 1; the other is `e^exponent` (or 1 as well).
+struct MergeFactors {
+  float exponent, keep, add;
+  /// 0 stands for what `exponential`, of the exponent, is yet to say.
+  HWY_INLINE void finish(float exponential) {
+    if (keep == 0.0f) keep = exponential;
+    if (add == 0.0f) add = exponential;
+  }
+};
+
+/// Raises the header's maximum to the segment's. The factors are to be finished.
+HWY_INLINE MergeFactors merge_maximum(RecordHeader& header, float maximum) {
+  const float higher = std::max(header.maximum, maximum);
+  const MergeFactors factors = {std::min(header.maximum, maximum) - higher,
+                                header.maximum == higher ? 1.0f : 0.0f,
+                                maximum == higher ? 1.0f : 0.0f};
+  header.maximum = higher;
+  return factors;
+}
+
+HWY_INLINE void merge_sum(RecordHeader& header, float sum, const MergeFactors& factors) {
+  const hn::CappedTag<float, 1> tag;
+  header.sum = hn::GetLane(simd::HWY_NAMESPACE::FusedMulAdd(
+      hn::Set(tag, sum), hn::Set(tag, factors.add), hn::Set(tag, header.sum * factors.keep)));
+}
+
 /// Merges a segment's maximum and sum into `header` and says by what to scale the values.
 HWY_INLINE void merge_headers(RecordHeader& header, const RecordHeader& segment, Row& row) {
   row.is_first = header.is_used == 0.0f;
@@ -131,14 +158,11 @@ HWY_INLINE void merge_headers(RecordHeader& header, const RecordHeader& segment,
     header = segment;
     return;
   }
-  const float maximum = std::max(header.maximum, segment.maximum);
-  const float lower = exp_of_negative(std::min(header.maximum, segment.maximum) - maximum);
-  row.keep = header.maximum == maximum ? 1.0f : lower;
-  row.add = segment.maximum == maximum ? 1.0f : lower;
-  const hn::CappedTag<float, 1> tag;
-  header.sum = hn::GetLane(simd::HWY_NAMESPACE::FusedMulAdd(
-      hn::Set(tag, segment.sum), hn::Set(tag, row.add), hn::Set(tag, header.sum * row.keep)));
-  header.maximum = maximum;
+  MergeFactors factors = merge_maximum(header, segment.maximum);
+  factors.finish(exp_of_negative(factors.exponent));
+  merge_sum(header, segment.sum, factors);
+  row.keep = factors.keep;
+  row.add = factors.add;
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

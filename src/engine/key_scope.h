@@ -12,8 +12,8 @@
 namespace kvasir::engine {
 
 /// Goes up with every change of the orders of docs/numerics.md: pages that an earlier build left on
-/// a disk are then not what this one computes. 2: segments of 512 positions; q of
-/// int8-g64 in parts of 32 channels.
+/// a disk are then not what this one computes. 2: segments of 512 positions; q of int8-g64 in parts
+/// of 32 channels.
 inline constexpr int kArithmeticVersion = 2;
 
 /// Fills in model, tokenizer and rope from everything in the file that the results depend on: all

@@ -173,6 +173,21 @@ TEST(KeyScope, WhatChangesNoResultChangesNoKey) {
   EXPECT_EQ(renamed->root_key(), engine->root_key());
 }
 
+TEST(KeyScope, PagesOfABuildWithAnotherOrderOfSumsAreNotFound) {
+  const auto engine = load(model_bytes());
+  const cache::KeyScope& scope = engine->key_scope();
+  const auto read = parse_manifest(manifest_of(scope, "name"));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(cache::first_difference(read->scope, scope), "");
+  cache::KeyScope first = scope;
+  first.arithmetic_version = 1;  // of which neither key nor manifest says a word
+  const std::string manifest = manifest_of(first, "name");
+  EXPECT_EQ(manifest.find("arithmetic_version"), std::string::npos);
+  ASSERT_TRUE(parse_manifest(manifest));
+  EXPECT_EQ(cache::first_difference(parse_manifest(manifest)->scope, scope), "arithmetic_version");
+  EXPECT_NE(cache::root_key(first), cache::root_key(scope));
+}
+
 /// Only the scope stands between a tenant and another's pages.
 TEST(KeyScope, UnderAnotherSaltNothingIsFound) {
   const auto engine = load(model_bytes());

@@ -24,9 +24,9 @@ TEST(Cpu, ReportNamesTheCpuAndATargetThatIsCompiled) {
 
 TEST(Cpu, TheBestTargetIsNotTakenWithoutWhatHighwayDoesNotAskFor) {
   const CpuReport report = cpu_report();
-  if (report.active_target != "AVX3_DL") GTEST_SKIP() << "runs on " << report.active_target;
-  EXPECT_NE(std::find(report.features.begin(), report.features.end(), "gfni"),
-            report.features.end());
+  const auto& has = report.features;
+  const bool has_gfni = std::find(has.begin(), has.end(), "gfni") != has.end();
+  EXPECT_TRUE(has_gfni || report.active_target != "AVX3_DL") << report.active_target;
 }
 
 }  // namespace

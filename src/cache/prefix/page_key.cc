@@ -2,9 +2,6 @@
 
 #include <openssl/evp.h>
 
-#include <algorithm>
-#include <iterator>
-
 #include "base/check.h"
 
 namespace kvasir::cache {
@@ -19,6 +16,7 @@ constexpr std::string_view kHexDigits = "0123456789abcdef";
 struct Field {
   std::string_view name;
   std::string bytes;
+  bool is_late = false;  ///< left out where empty: keys are then those of before there was it
 };
 
 /// The `n_bytes` low bytes of `value`, lowest first.
@@ -42,25 +40,23 @@ std::string string_of(const Fingerprint& fingerprint) {
   return {fingerprint.begin(), fingerprint.end()};
 }
 
-constexpr std::string_view kLateFields[] = {"codec_layers", "arithmetic_version"};
-
-std::string late_number(int value) { return value == 1 ? std::string() : number(value); }
-
 /// The one list of fields: of the key, and of the reason why two keys differ.
 std::array<Field, 13> fields_of(const KeyScope& scope) {
-  return {{{"salt", scope.salt},
-           {"model", string_of(scope.model)},
-           {"tokenizer", string_of(scope.tokenizer)},
-           {"rope", scope.rope},
-           {"adapter", scope.adapter},
-           {"codec_k", number(static_cast<std::int64_t>(scope.codec_k))},
-           {"codec_v", number(static_cast<std::int64_t>(scope.codec_v))},
-           {kLateFields[0], scope.codec_layers},
-           {"page_tokens", number(scope.page_tokens)},
-           {"head_order", number(static_cast<std::int64_t>(scope.head_order))},
-           {"geometry_version", number(scope.geometry_version)},
-           {"activations", scope.activations},
-           {kLateFields[1], late_number(scope.arithmetic_version)}}};
+  return {
+      {{"salt", scope.salt},
+       {"model", string_of(scope.model)},
+       {"tokenizer", string_of(scope.tokenizer)},
+       {"rope", scope.rope},
+       {"adapter", scope.adapter},
+       {"codec_k", number(static_cast<std::int64_t>(scope.codec_k))},
+       {"codec_v", number(static_cast<std::int64_t>(scope.codec_v))},
+       {"codec_layers", scope.codec_layers, true},
+       {"page_tokens", number(scope.page_tokens)},
+       {"head_order", number(static_cast<std::int64_t>(scope.head_order))},
+       {"geometry_version", number(scope.geometry_version)},
+       {"activations", scope.activations},
+       {"arithmetic_version",
+        scope.arithmetic_version == 1 ? std::string() : number(scope.arithmetic_version), true}}};
 }
 
 PageKey sha256(std::string_view message) {
@@ -117,10 +113,7 @@ PageKey root_key(const KeyScope& scope) {
   std::string message;
   append_field(message, kKeyTag);
   for (const Field& field : fields_of(scope)) {
-    // Left out where it says nothing: keys are then those of before there was such a field.
-    const bool is_late = std::find(std::begin(kLateFields), std::end(kLateFields), field.name) !=
-                         std::end(kLateFields);
-    if (is_late && field.bytes.empty()) continue;
+    if (field.is_late && field.bytes.empty()) continue;
     append_field(message, field.bytes);
   }
   return sha256(message);
